@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.table import Table
 
 from bench.costs.ledger import COSTS, KEPT, PAGE, Ledger, Row, grown, kept, shown
-from bench.costs.measuring import CASES, Version, measure
+from bench.costs.measuring import CASES, MORE, Version, measure
 from bench.costs.stores import MeasuredStore, running_postgres, sqlite_file
 from bench.rounds import ROOT, ROUNDS, console
 
@@ -28,7 +28,7 @@ def take(versions: Sequence[Version], stores: Sequence[MeasuredStore], options: 
     for number in range(options.rounds):
         for store in stores:
             for case in options.cases:
-                tasks = max(round(CASES[case] * options.scale), 1)
+                tasks = max(round({**CASES, **MORE}[case] * options.scale), 1)
                 both = list(zip(versions, ledgers, strict=True))
                 # in every other round the later version goes first, so that neither always finds the warmer machine
                 for version, ledger in both if number % 2 == 0 else reversed(both):
@@ -92,12 +92,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"keep the result in {PAGE.relative_to(ROOT)} and {KEPT.name}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="fewer than five are a look, not a figure")
     parser.add_argument("--scale", type=float, default=1.0, help="this share of the tasks, for a look as well")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=[*CASES, *MORE], default=list(CASES))
     parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
     options = parser.parse_args()
     if options.against and not (options.against / "src" / "duetime").is_dir():
         parser.error(f"{options.against} is no checkout of Duetime: it has no folder src/duetime")
-    if options.write and (options.scale != 1 or len(options.cases) < len(CASES) or len(options.stores) < len(STORES)):
+    if options.write and (options.scale != 1 or set(options.cases) != set(CASES) or len(options.stores) < len(STORES)):
         parser.error("only a whole ledger is kept: --write goes without --scale, --cases and --stores")
     versions = [Version("before", options.against.resolve())] if options.against else []
     versions.append(Version("after", ROOT))

@@ -19,6 +19,8 @@ PHASES = ("submit", "run")
 SUBMITTED_ONLY = ("single",)  # once stored, such tasks are plain ones
 # How many tasks each case has: enough that what a process does once, at its start and end, is a small part.
 CASES: Mapping[str, int] = {"plain": 20_000, "keyed": 20_000, "retried": 5_000, "scheduled": 1_000, "single": 1_000}
+# Cases that are measured only where they are asked for, and kept on no page: limits by key and by rate that do not bind.
+MORE: Mapping[str, int] = {"by_key": 20_000, "by_rate": 20_000}
 
 
 @dataclass(frozen=True)

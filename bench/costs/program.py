@@ -16,12 +16,16 @@ from datetime import UTC, datetime, timedelta
 import uvloop
 
 from bench.costs.sqlite_meter import SqliteMeter
-from duetime import App, At, Context, RetryPolicy, Schedule
+from duetime import App, At, Context, Limit, Rate, RetryPolicy, Schedule
 
 BATCH = 1_000  # tasks of one submit_many
 SLOTS = 1_000  # whole batches fit into memory, so that the number of claims depends less on timing
 WARM_UPS = 100
 PATIENCE = 300.0
+LIMITS = {
+    "by_key": Limit("per-number", running=1_000, by="number"),
+    "by_rate": Limit("rate", rate=[Rate(1_000_000, per=1, burst=100_000)], by="number"),
+}
 
 
 class Ends:
@@ -41,8 +45,13 @@ class Ends:
             await self._all.wait()
 
 
-def make_app(url: str, ends: Ends) -> App:
+def make_app(url: str, ends: Ends, case: str = "") -> App:
     app = App(url)
+    if case in LIMITS:  # or a claim of any handler would count
+
+        @app.task(concurrency=SLOTS, limits=[LIMITS[case]])
+        async def limited(number: int) -> None:
+            ends.note()
 
     @app.task(concurrency=SLOTS)
     async def succeed(number: int) -> None:
@@ -58,7 +67,7 @@ def make_app(url: str, ends: Ends) -> App:
 
 
 async def submit_batches(app: App, case: str, tasks: int) -> None:
-    handler = app.handler("fail_once" if case == "retried" else "succeed")
+    handler = app.handler("fail_once" if case == "retried" else "limited" if case in LIMITS else "succeed")
     for start in range(0, tasks, BATCH):
         numbers = range(start, min(start + BATCH, tasks))
         if case == "keyed":
@@ -108,7 +117,7 @@ async def prepare(url: str) -> None:
 
 async def measure(verb: str, url: str, case: str, tasks: int, meter: SqliteMeter | None) -> None:
     ends = Ends(tasks)
-    app = make_app(url, ends)
+    app = make_app(url, ends, case)
     async with app:
         await _in_step("ready")
         before, counts = _cpu_microseconds(), meter.read() if meter else {}

@@ -93,6 +93,7 @@ from duetime.targets.notices.channels import Mail, Slack, Webhook
 from duetime.targets.occurrence import Occurrence
 from duetime.targets.python.middleware import Next
 from duetime.targets.stored.definitions import StoredCommand, StoredHttp, StoredPublish
+from duetime.targets.streams import Results
 
 _starting.imported()
 
@@ -174,6 +175,7 @@ __all__ = [
     "QuotaExceeded",
     "Rate",
     "Reason",
+    "Results",
     "RetryLater",
     "RetryPolicy",
     "Running",

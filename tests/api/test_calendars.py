@@ -18,7 +18,16 @@ async def test_a_calendar_is_made_read_changed_used_and_removed(request: pytest.
     async with served(new_app(url if kind == "sqlite" else request.getfixturevalue("postgres_url"))) as http:
         assert (await http("GET", "/v1/calendars")).json == {"items": [], "next": None}
         made = await http("PUT", "/v1/calendars/feast%2Fdays", HOLIDAYS, status=201)
-        assert made.json == {"name": "feast/days", "mode": "exclude", "monthly": [], "weekdays": "", "times": [], "also": [], **HOLIDAYS}
+        assert made.json == {
+            "name": "feast/days",
+            "mode": "exclude",
+            "monthly": [],
+            "weekdays": "",
+            "times": [],
+            "cron": "",
+            "also": [],
+            **HOLIDAYS,
+        }
         assert (await http("GET", made.headers["location"])).json == made.json
         await http("PUT", "/v1/calendars/feast%2Fdays", {**HOLIDAYS, "mode": "exclude"})
         office = {"mode": "include", "weekdays": "mon-fri", "times": ["09:00-17:00"], "also": ["feast/days"]}

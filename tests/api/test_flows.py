@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from duetime import App, CancelVerdict, Conflict, FlowNotFound, Plan, any_of
+from duetime import App, CancelVerdict, Conflict, FlowNotFound, Node, Plan, Results, any_of
 from duetime.ids import new_id
 from tests.api.conftest import Client, served
+from tests.servers.waiting import PATIENCE
 
 
 def node(name: str, *needs: object, delay: float = 600, **fields: object) -> dict[str, Any]:
@@ -48,6 +50,57 @@ async def test_a_payload_takes_what_other_nodes_return(http: Client) -> None:
     assert made["nodes"][1]["needs"] == ["a succeeded"]
     unknown = {"name": "b", "task": {"handler": "greet", "payload": {"name": {"$value": "nobody"}}}}
     assert "'nobody', which is no node" in (await post(http, unknown, status=422))["detail"]
+
+
+async def test_results_are_read_in_pages(app: App) -> None:
+    @app.task
+    async def count(many: int) -> AsyncIterator[int]:
+        for number in range(many):
+            yield number
+
+    @app.task
+    async def add_up(numbers: Results[int]) -> int:
+        return sum([number async for number in numbers])
+
+    group: dict[str, Any] = {"name": "group", "tasks": [{"handler": "count", "payload": {"many": many}} for many in (2, 3)]}
+    single: dict[str, Any] = {"name": "single", "task": {"handler": "count", "payload": {"many": 1_200}}}
+    streamed: dict[str, Any] = {"name": "sum", "task": {"handler": "add_up", "payload": {"numbers": {"$stream": "single"}}}}
+    async with app.worker(), served(app) as http, App(http.url) as remote:
+        nodes = [group, single, streamed, node("kept", {"node": "single", "on": "returned", "value": 5})]
+        made = await post(http, *nodes, result="single")
+        assert (made["nodes"][2]["needs"], made["result_items"]) == (["single succeeded"], None)
+        path = f"/v1/flows/{made['id']}"
+        done = (await http("GET", path, wait=30)).json
+        assert (done["state"], done["result"], done["result_items"]) == ("succeeded", None, 1_200)
+        page = (await http("GET", f"{path}/nodes/single/results", first=1_000, limit=100)).json
+        assert page == {"items": list(range(1_000, 1_100)), "next": 1_100}
+        assert (await http("GET", f"{path}/nodes/single/results", first=1_199)).json == {"items": [1_199], "next": None}
+        assert (await remote.result(await remote.flows.get(made["id"])))[-1] == 1_199
+        assert [number async for number in remote.flows.results(made["id"], "single")] == list(range(1_200))
+        unread = await http("GET", f"{path}/nodes/group/results", status=422)
+        assert "nobody in the flow reads what node group returns" in unread.json["detail"]
+        assert "has no node 'other'" in (await http("GET", f"{path}/nodes/other/results", status=422)).json["detail"]
+
+
+async def test_results_of_which_something_is_hidden_are_not_listed(url: str) -> None:
+    app = App(url, hide="result.token")
+
+    @app.task
+    async def log_in(number: int) -> AsyncIterator[dict[str, str]]:
+        yield {"token": "secret"}
+
+    @app.flow
+    def logging_in(plan: Plan) -> Node[list[dict[str, str]]]:
+        return plan.add(log_in.new(number=1), name="log_in")
+
+    async with app.worker():
+        flow = await logging_in.now()
+        await app.result(flow, timeout=PATIENCE)
+        tokens = {scope: (await app.tokens.create(scope, scopes=[scope])).token for scope in ("admin", "read")}
+        async with served(app) as http:
+            for scope, shown in (("read", "(hidden)"), ("admin", {"token": "secret"})):
+                page = await http.bearing(tokens[scope])("GET", f"/v1/flows/{flow.id}/nodes/log_in/results")
+                assert page.json == {"items": [shown], "next": None}
 
 
 async def test_a_map_a_key_and_why(http: Client) -> None:
@@ -112,7 +165,13 @@ async def test_a_token_for_some_handlers_sees_only_flows_of_these(app: App) -> N
             made = await post(http.bearing(whole), node("a"))
             shop = http.bearing(token)
             assert (await shop("GET", "/v1/flows")).json["items"] == []
-            for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry"), ("GET", "/nodes/a/members")):
+            for method, path in (
+                ("GET", ""),
+                ("POST", "/cancel"),
+                ("POST", "/retry"),
+                ("GET", "/nodes/a/members"),
+                ("GET", "/nodes/a/results"),
+            ):
                 await shop(method, f"/v1/flows/{made['id']}{path}", status=404)
             await shop("POST", "/v1/flows", {"nodes": [node("a")]}, status=403)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from duetime import App, Context, Limit, RetryPolicy
+from duetime import App, Context, Limit, Rate, RetryPolicy
 from duetime.targets.python import threads
 from duetime.worker import executor, keeper, worker
 from tests.chaos import skewed
@@ -57,10 +57,26 @@ async def quick(ctx: Context, seconds: float = 0.0, held: bool = False) -> None:
 @app.task(retry=AT_ONCE, limits=[Limit("few", running=3)])
 async def limited(ctx: Context, seconds: float = 0.0, held: bool = False) -> None:
     """Wait for a moment, three at once in all workers together; if `held`, as long as the test holds it."""
-    with journal.attempt(ctx):
+    with journal.attempt(ctx), journal.within(ctx, "few", 3):
         await asyncio.sleep(seconds)
         while held and HOLD.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+@app.task(retry=AT_ONCE, limits=[Limit("per-user", running=1, by="user")])
+async def of_user(ctx: Context, user: int, seconds: float = 0.0, held: bool = False) -> None:
+    """Wait for a moment, one at a time of each user; if `held`, as long as the test holds it."""
+    with journal.attempt(ctx), journal.within(ctx, f"per-user {user}", 1):
+        await asyncio.sleep(seconds)
+        while held and HOLD.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@app.task(concurrency=4, retry=AT_ONCE, limits=[Limit("vendor", rate=[Rate(1, per=3_600, burst=30)], by="user")])
+async def calls(ctx: Context, user: int) -> None:
+    """Be one of thirty of each user, and then of one an hour."""
+    with journal.attempt(ctx):
+        await asyncio.sleep(0.05)
 
 
 @app.task(retry=AT_ONCE)

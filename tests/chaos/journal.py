@@ -68,6 +68,7 @@ _decode = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
 
 HOLDING = "hold"  # a file beside the journal: as long as it exists, attempts of handlers with `held` go on
+SCANS = 3
 WORKER = "CHAOS_WORKER"  # a worker's process id, which it puts into its own environment so that its sub-processes know it
 
 
@@ -109,6 +110,27 @@ class Journal:
                 self.write("end", how=type(error).__name__, **facts)
                 raise
             self.write("end", how="returned", **facts)
+        finally:
+            os.close(file)
+
+    @contextlib.contextmanager
+    def within(self, ctx: Context, limit: str, running: int) -> Iterator[None]:
+        """Hold one of so many locks of a limit as long as an attempt runs. If none is free, more run at once than may.
+
+        The kernel frees the lock of a process that dies, so nobody has to guess until when its attempts ran.
+        """
+        file = os.open(self._locks, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # again if none is free: others may have moved on while this one looked
+            if not any(locked(file, f"limit {limit} {number}") for _ in range(SCANS) for number in range(running)):
+                self.write(
+                    "overlap",
+                    task=ctx.task.id,
+                    fence=ctx.fence,
+                    handler=f"limit {limit}",
+                    worker=int(os.environ.get(WORKER) or os.getpid()),
+                )
+            yield
         finally:
             os.close(file)
 

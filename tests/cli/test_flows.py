@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
+from duetime import Node, Plan
 from tests.cli.conftest import CommandLine, Shop
 
 
@@ -40,6 +42,29 @@ def test_a_flow_is_listed_shown_cancelled_and_retried(duetime: CommandLine, flow
     assert "are live" in duetime("flows", "rerun", flow, "--from", "greet", code=4).stderr
     duetime("flows", "cancel", flow)
     assert duetime.json("flows", "rerun", flow, "--from", "greet")["nodes"][0]["round"] == 2
+
+
+def test_results_are_printed_one_per_line(duetime: CommandLine, shop: Shop) -> None:
+    @shop.app.task
+    async def count(many: int) -> AsyncIterator[int]:
+        for number in range(many):
+            yield number
+
+    @shop.app.flow
+    def counting(plan: Plan, many: int) -> Node[list[int]]:
+        return plan.add(count.new(many=many), name="count")
+
+    async def work() -> list[str]:
+        async with shop.app.worker():
+            flows = [await counting.now(many=many) for many in (3, 1_200)]
+            await shop.app.results(flows, timeout=60)
+            return [flow.id for flow in flows]
+
+    short, long = asyncio.run(work())
+    assert duetime("flows", "results", short, "count").stdout == "0\n1\n2\n"
+    assert duetime.json("flows", "results", short, "count") == {"items": [0, 1, 2], "next": None}
+    assert duetime.lines("flows", "results", long, "count") == [str(number) for number in range(1_200)]
+    assert "1,200 items; duetime flows results lists them" in duetime("flows", "show", long).stdout
 
 
 def test_there_may_be_none(duetime: CommandLine, shop: Shop) -> None:

@@ -459,6 +459,7 @@ REFUSED_BY_REDIS = frozenset(
         "test_pace",
         "test_queue_one",
         "test_steps",
+        "test_streams",
         "test_sub_flows",
         "test_a_task_moves_only_as_the_table_says",  # to where suspended attempts wait
         "test_a_process_that_is_killed_while_it_folds_changes_nothing",  # it reaches into the SQL store

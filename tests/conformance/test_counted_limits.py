@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from duetime.clock import SECOND, ManualClock
 from duetime.model.gate import Gate, GateAction
@@ -18,8 +19,9 @@ from duetime.model.task import State, TaskRecord
 from duetime.store import Store
 from duetime.store.accepting import OpenAttempt
 from duetime.store.values import ClaimedTask, Edit
-from tests.conformance.build import Worker, add, ended, get, state_of
+from tests.conformance.build import Worker, add, ended, get, new_task, state_of
 from tests.conformance.conftest import Dead, Hire
+from tests.servers.waiting import PATIENCE
 
 
 def limit(
@@ -264,36 +266,40 @@ async def test_the_duty_repeats_every_look(store: Store, worker: Worker, another
     assert [task.id for task in await take(worker)] == [second.id]
 
 
-async def test_never_more_than_allowed_whoever_claims_and_ends_at_once(store: Store, hire: Hire) -> None:
+@pytest.mark.parametrize("crossed", [False, True])
+async def test_never_more_than_allowed_whoever_claims_and_ends_at_once(store: Store, hire: Hire, crossed: bool) -> None:
+    """Without a look of the duty; `crossed`: under two limits, of which each task has another pair of values."""
     workers = [await hire() for _ in range(4)]
-    await declare(store, limit(2))
+    await declare(store, limit(2), *([limit(1, "collection", name="tenant")] if crossed else []))
     chance = random.Random(21)
-    for number in range(60):
-        await of(store, number % 3)
-    running: Counter[str] = Counter()
+    many = 24 if crossed else 60
+    for number in range(many):
+        await of(store, number % 3, collection=f"tenant {number % 4}")
+    running: Counter[str | None] = Counter()
     done = 0
 
     async def work(worker: Worker) -> None:
         nonlocal done
         mine: list[ClaimedTask] = []
-        for _ in range(400):
-            if done == 60:
-                return
+        while done < many:
             for task in (await worker.claim(wants={"work": chance.randint(1, 4)}, total=4)).tasks:
                 running[task.payload] += 1
+                running[task.collection] += 1
                 assert running[task.payload] <= 2
+                assert not crossed or running[task.collection] == 1
                 mine.append(task)
             chance.shuffle(mine)
             for task in [mine.pop() for _ in range(chance.randint(0, len(mine)))]:
                 running[task.payload] -= 1
+                running[task.collection] -= 1
                 again = chance.random() < 0.2
                 outcome = Outcome.RETRY_LATER if again else None
                 await worker.end(task, State.PENDING if again else State.SUCCEEDED, outcome=outcome)
                 done += not again
             await asyncio.sleep(0)
 
-    await asyncio.gather(*map(work, workers))
-    assert done == 60
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*map(work, workers))
 
 
 async def test_over_drop_drops_and_over_cancel_running_stops(store: Store, worker: Worker) -> None:
@@ -342,6 +348,49 @@ async def test_a_token_that_was_not_used_in_time_is_void(store: Store, worker: W
     await store.look_at_limits()
     clock.advance(10)  # nobody claimed anything
     assert len(await take(worker)) <= 2
+
+
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+async def test_a_clock_that_is_set_holds_a_rate_back_for_no_longer_than_a_burst(
+    store: Store, worker: Worker, clock: ManualClock, step: float
+) -> None:
+    await declare(store, limit(0, "user", name="vendor", rates=[RateRule(10, SECOND, 3)]))
+    for _ in range(20):
+        await of(store, 7)
+    assert len(await take(worker)) == 3
+    clock.advance(step)
+    for _ in range(3):  # what comes now is in the place of what went on by the clock of before
+        await of(store, 7)
+    taken = []
+    for _ in range(30):
+        taken += [clock.now()] * len(await take(worker))
+        await store.look_at_limits()
+        clock.advance(0.05)
+    for at in taken:
+        assert sum(at <= each < at + SECOND for each in taken) <= 10 + 3 + 1
+    assert len(taken) >= 3
+
+
+async def test_every_attempt_takes_a_token(store: Store, worker: Worker, clock: ManualClock) -> None:
+    await declare(store, limit(0, "user", name="vendor", rates=[RateRule(1, 3_600 * SECOND, 3)]))
+    first = await of(store, 7)
+    for number in range(1, 4):
+        [taken] = await take(worker)
+        assert (taken.id, taken.attempt) == (first.id, number)
+        await worker.end(taken, State.PENDING, outcome=Outcome.RETRY_LATER)
+    assert await take(worker) == []
+    assert (await get(store, first)).parked
+
+
+async def test_a_parked_task_is_replaced_by_a_newer_one_of_its_key(store: Store, worker: Worker) -> None:
+    await declare(store, limit())
+    await of(store, 7)
+    parked = await of(store, 7, key="order-1")
+    assert len(await take(worker)) == 1
+    [replaced] = await store.add([new_task("work", b'{"user":8}', key="order-1", if_exists="replace")])
+    assert replaced.record.id == parked.id
+    [taken] = await take(worker)
+    assert (taken.id, taken.payload) == (parked.id, '{"user":8}')
 
 
 async def test_a_rate_per_day_begins_anew_at_midnight(store: Store, worker: Worker, clock: ManualClock) -> None:

@@ -19,7 +19,7 @@ from duetime.model.gate import Gate, GateAction
 from duetime.model.lifecycle import QUARANTINE_CRASHES
 from duetime.model.task import FINAL, NewTask, State
 from duetime.store import Store
-from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
+from duetime.store.flows import FlowRecord, FlowVerdict, KeptValue, NewFlow
 from duetime.store.postgres.statements import in_schema
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from tests.conformance.build import Worker, ended, new_task
@@ -174,7 +174,7 @@ async def test_a_branch_is_chosen_by_what_a_node_returned(store: Store, worker: 
     await store.add_flow(choice)
     await end(worker, "ask", result=b'"refund"')
     assert await states(store, choice) == {"ask": "succeeded", "pay": "skipped", "refund": "running", "": "running"}
-    assert await store.flow_values(choice.id, 0) == [(0, b'"refund"')]
+    assert await store.flow_values(choice.id, 0) == [KeptValue(0, b'"refund"')]
 
 
 async def test_any_of_several_and_at_least_some_of_them(store: Store, worker: Worker) -> None:
@@ -460,7 +460,7 @@ async def test_some_members_of_a_map_may_fail(store: Store, worker: Worker) -> N
     await end(worker, "part", State.FAILED)
     await end(worker, "part", result=b"7")
     assert (await states(store, each))["part"] == "succeeded"
-    assert [data for _, data in await store.flow_values(each.id, 1)] == [b"7"]
+    assert [kept.data for kept in await store.flow_values(each.id, 1)] == [b"7"]
 
 
 async def test_a_node_runs_again_with_all_that_follows_in_its_next_round(store: Store, worker: Worker) -> None:
@@ -677,6 +677,8 @@ def expected(nodes: Sequence[NodePlan], ends: dict[str, list[State]]) -> dict[st
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(graphs(), st.randoms(use_true_random=False))
 async def test_any_graph_goes_on_as_a_dictionary_says(store: Store, worker: Worker, nodes: list[NodePlan], chance: random.Random) -> None:
+    while await store.advance_flows():
+        pass  # Hypothesis gives up some examples in the middle, and what these have left must not count in the next
     each = flow(*nodes)
     handler = f"{each.id} ".__add__  # of its own in each example: what a failing one leaves must not run in the next
     tasks = [[msgspec.structs.replace(task, handler=handler(task.handler)) for task in group] for group in each.tasks]

@@ -88,6 +88,38 @@ async def test_a_number_that_was_set_for_a_time_ends_by_itself(store: Store, wor
     assert await allot(worker, 3, ask(1, 4)) == [4]
 
 
+async def test_who_has_waited_longest_comes_first_where_attempts_take_different_numbers(store: Store, hire: Hire) -> None:
+    many, few, late = await hire(), await hire(), await hire()
+
+    async def given(worker: Worker, number: int, held: int, want: int, least: int = 0, waited: int = 0) -> tuple[int, bool]:
+        uses = {"many": 4, "few": 1}
+        asked = Ask(limit="erp", declared=4, uses=uses, held=held, want=want, least=least, waited=waited)
+        [allotment] = await store.allot(worker.id, number, [asked])
+        assert allotment.mixed
+        return allotment.permits, allotment.yields
+
+    assert await given(few, 1, 0, 3) == (3, False)
+    assert await given(many, 1, 0, 4, least=4, waited=2 * SECOND) == (0, False)
+    assert await given(few, 2, 2, 4) == (2, True)  # there is room, but not for it
+    assert await given(late, 1, 0, 4, least=4, waited=SECOND) == (0, True)
+    assert await given(few, 3, 0, 4, waited=SECOND // 2) == (0, True)
+    assert await given(late, 2, 0, 4, least=4, waited=SECOND) == (0, True)
+    assert await given(many, 2, 0, 4, least=4, waited=2 * SECOND) == (4, False)
+    assert await given(few, 4, 0, 4) == (0, True)  # now the other one is waited for
+    assert await given(many, 3, 0, 0) == (0, True)
+    assert await given(late, 3, 0, 4, least=4, waited=SECOND) == (4, False)
+    assert await given(late, 4, 1, 1) == (1, False)
+    assert await given(few, 5, 0, 4) == (3, False)
+
+
+async def test_nobody_is_waited_for_where_all_attempts_take_the_same(store: Store, hire: Hire) -> None:
+    first, second = await hire(), await hire()
+    assert await allot(first, 1, ask(want=3)) == [3]
+    await store.allot(second.id, 1, [Ask(limit="erp", declared=4, uses={"work": 1}, held=0, want=4, least=2, waited=SECOND)])
+    [given] = await store.allot(first.id, 2, [ask(3, 4)])
+    assert (given.permits, given.mixed, given.yields) == (4, False, False)
+
+
 async def test_what_was_declared_last_holds_and_keeps_an_operators_number(store: Store, worker: Worker) -> None:
     await allot(worker, 1, ask(running=4))
     await store.put_limit("erp", 2, until_at=None, note="", set_by="ada")

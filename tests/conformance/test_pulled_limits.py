@@ -58,6 +58,19 @@ async def test_an_attempt_takes_what_its_handler_takes(store: Store, worker: Wor
     assert await pull(store, puller, 2, work=9, other=9) == []
 
 
+async def test_a_pull_worker_gets_nothing_while_a_worker_is_waited_for(store: Store, worker: Worker) -> None:
+    await store.add([new_task() for _ in range(10)])
+    asked = Ask(limit="erp", declared=4, uses={"work": 1, "large": 4}, held=0, want=4, least=4, waited=1_000_000)
+    puller = await enlist(store)
+    await allot(worker, 1, 0, work=1, large=4)
+    [one, *_] = await pull(store, puller, 1, work=1)
+    assert (await worker.store.allot(worker.id, 2, [asked]))[0].permits == 0
+    assert await pull(store, puller, 2) == []
+    await store.settle(puller, [ended(one, State.SUCCEEDED, at=store.now())])
+    assert await pull(store, puller, 3) == []
+    assert (await worker.store.allot(worker.id, 3, [asked]))[0].permits == 4
+
+
 async def test_a_handler_without_tasks_keeps_no_other_from_a_limit(store: Store, worker: Worker) -> None:
     await allot(worker, 1, 0, work=1, other=1)
     puller = await enlist(store)

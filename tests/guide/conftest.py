@@ -19,6 +19,7 @@ ON_EACH_STORE = {
     "test_3_operating",
     "test_events",
     "test_jobs",
+    "test_limits",
     "test_locks",
     "test_other_schedulers",
     "test_user_guide",

@@ -369,6 +369,33 @@ def shrinking(app: App) -> FlowHandler[..., int]:
     return thumbnails
 
 
+async def test_a_flow_that_maps_over_itself_follows_all_that_it_finds() -> None:
+    app = App("sqlite:///:memory:")
+    visited: list[int] = []
+
+    @app.task
+    async def links(page: int) -> list[int]:
+        visited.append(page)
+        return [child for child in (2 * page, 2 * page + 1) if child < 32]
+
+    @app.task
+    async def add_up(below: list[int]) -> int:
+        return 1 + sum(below)
+
+    @app.flow
+    def crawl(plan: Plan, page: int) -> Node[int]:
+        found = plan.add(links.new(page=page), name="links")
+        below = plan.map(found.value, lambda link: crawl.new(page=link), name="below")
+        return plan.add(add_up.new(below=below.values), name="count")
+
+    async with duetime.testing.using(app) as t:
+        flow = await crawl.now(page=1)
+        await t.drain()
+        assert await app.result(flow) == 31
+        assert sorted(visited) == list(range(1, 32)), "each page once"
+        assert {each.state for each in (await app.flows.list(limit=100)).items} == {"succeeded"}
+
+
 @pytest.mark.covers("AIR.1", "AIR.5")
 async def test_a_map_makes_a_task_for_each_item_that_a_node_returns() -> None:
     app = shop()

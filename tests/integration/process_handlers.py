@@ -51,6 +51,9 @@ class AnyObject:
     def positional_decoder(self) -> None:
         return None
 
+    def takes_results(self, name: str) -> bool:
+        return False
+
     def upgrades(self) -> str:
         return ""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -13,9 +15,16 @@ from pathlib import Path
 import pytest
 
 from duetime import App, Context, Limit, LimitNotFound, Rate, RetryLater
+from duetime.clock import SECOND, ManualClock
 from duetime.errors import InvalidHandler, InvalidValue
+from duetime.model.limit import CountedLimit, RateRule
+from duetime.model.task import State
 from duetime.model.why import ReasonKind
-from tests.conformance.build import wait_until
+from duetime.store.open import store_from_url
+from duetime.store.values import ClaimedTask
+from tests.chaos.stepping import hire
+from tests.conformance.build import ended, new_task, wait_until
+from tests.integration.postgres import admin, schema_of
 from tests.servers.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -196,6 +205,45 @@ async def test_a_rate_is_changed_while_it_holds(url: str) -> None:
         assert (await app.limits.reset("vendor")).rates == ["1/3600s"]
 
 
+def rows_of(url: str, table: str) -> int:
+    """Count the rows of a table as the database has them."""
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            return int(file.execute(f"select count(*) from duetime_{table}").fetchone()[0])
+    with admin(url) as connection:
+        [[count]] = connection.execute(f'select count(*) from "{schema_of(url)}".{table}').fetchall()
+        return int(str(count))
+
+
+async def test_many_keys_leave_nothing_behind(url: str, request: pytest.FixtureRequest) -> None:
+    """Each key is seen once: what was taken is gone when its attempt has ended, what is known of a rate soon after its burst is whole."""
+    many = 100_000 if request.config.getoption("--scope") == "everything" else 2_000
+    clock, at_once = ManualClock(), 1_000
+    store = store_from_url(url, clock=clock)
+    await store.open()
+    worker = await hire(store)
+    rate = CountedLimit(name="vendor", running=0, uses={"work": 1}, by="user", rates=[RateRule(1, SECOND)])
+    await store.declare_counted(["work"], [CountedLimit(name="per-user", running=1, uses={"work": 1}, by="user"), rate])
+    for first in range(0, many, at_once):
+        await store.add([new_task("work", b'{"user":%d}' % number) for number in range(first, first + at_once)])
+        taken: list[ClaimedTask] = []
+        while len(taken) < at_once:
+            taken += await worker.take(total=at_once)
+        assert rows_of(url, "admitted") == 2 * at_once
+        await store.settle(worker.id, [ended(task, State.SUCCEEDED, at=clock.now()) for task in taken])
+        assert rows_of(url, "admitted") == 0
+        clock.advance(1)
+        await store.look_at_limits()
+    assert rows_of(url, "spent") <= 61 * at_once
+    clock.advance(62)
+    await store.look_at_limits()
+    assert [rows_of(url, table) for table in ("spent", "admitted", "held", "partition")] == [0] * 4
+    assert await store.partitions("vendor") == []
+    worker.lease.close()
+    await store.unregister(worker.id)
+    await store.close()
+
+
 async def test_over_the_limit_the_newest_wins_or_is_dropped(url: str) -> None:
     app, stopped, release = App(url), asyncio.Event(), asyncio.Event()
 
@@ -227,6 +275,56 @@ async def test_over_the_limit_the_newest_wins_or_is_dropped(url: str) -> None:
                 break
         release.set()
         await app.result(one, timeout=PATIENCE)
+
+
+async def test_the_newest_waits_for_a_handler_that_does_not_stop(url: str) -> None:
+    app, told, release, running = App(url), asyncio.Event(), asyncio.Event(), set[int]()
+
+    @app.task(limits=[Limit("preview", running=1, by="doc", over="cancel_running")])
+    async def preview(doc: int, version: int) -> list[int]:
+        running.add(version)
+        beside = sorted(running)
+        try:
+            if version == 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.set()
+            await release.wait()
+            raise
+        finally:
+            running.discard(version)
+        return beside
+
+    async with app.worker():
+        first = await preview.now(doc=7, version=1)
+        async for _ in looks():
+            if running == {1}:
+                break
+        newest = await preview.now(doc=7, version=2)
+        await asyncio.wait_for(told.wait(), PATIENCE)
+        async for _ in looks():
+            if (await app.get(newest)).parked:
+                break
+        assert running == {1}
+        release.set()
+        assert await app.result(newest, timeout=PATIENCE) == [2]
+        assert (await app.get(first)).state == "cancelled"
+
+
+async def test_who_pauses_takes_nothing_of_a_limit_meanwhile(url: str) -> None:
+    app, order = App(url), list[str]()
+
+    @app.task(limits=[Limit("one", running=1, by="user")])
+    async def work(ctx: Context, user: int, name: str) -> None:
+        order.append(f"{name} begins")
+        if name == "first":
+            await ctx.sleep("a while", 0.3)
+            order.append("first goes on")
+
+    async with app.worker():
+        for task in [await work.now(user=7, name=name) for name in ("first", "second")]:
+            await app.result(task, timeout=PATIENCE)
+    assert order == ["first begins", "second begins", "first begins", "first goes on"]
 
 
 async def test_what_makes_no_sense_is_refused_where_it_is_declared() -> None:

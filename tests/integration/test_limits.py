@@ -107,6 +107,45 @@ async def test_a_worker_that_leaves_or_is_idle_lets_the_others_have_its_permits(
     assert journal.most <= 2
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_attempt_that_takes_many_is_waited_for_while_small_ones_never_end(url: str, together: bool) -> None:
+    """Small ones go on until the large ones have run: each submits the next. Who takes all of the limit would never find it free."""
+    journal, limit, done, large_ended = Journal(), Limit("pool", running=4), asyncio.Event(), [0]
+    first, second = App(url), App(url)
+    for app, has_small, has_large in ((first, True, together), (second, True, False), (App(url), False, not together)):
+        if has_small:
+
+            @app.task(name="small", limits=[limit])
+            async def small(ctx: Context) -> None:
+                await journal.run(1, "")
+                if not done.is_set():
+                    await first.handler("small").options(allow_unknown=True).now()
+
+        if has_large:
+
+            @app.task(name="large", limits=[limit.take(4)])
+            async def large() -> None:
+                await journal.run(4, "")
+                large_ended[0] += 1
+                if large_ended[0] == 3:
+                    done.set()
+
+        if has_large and not has_small:
+            third = app
+
+    async with AsyncExitStack() as stack:
+        await first.submit_many([first.handler("small").new() for _ in range(20)])
+        await stack.enter_async_context(first.worker())
+        await stack.enter_async_context(second.worker())
+        await until(lambda: journal.ended > 20)
+        if not together:
+            await stack.enter_async_context(third.worker())
+        owner = first if together else third
+        await owner.submit_many([owner.handler("large").new() for _ in range(3)])
+        await until(done.is_set)
+    assert journal.most <= 4
+
+
 async def test_why_names_the_limit_and_who_has_its_permits(url: str) -> None:
     app = App(url)
     begun, end = asyncio.Event(), asyncio.Event()

@@ -43,6 +43,7 @@ from duetime.worker.settler import Settler
 from duetime.worker.starts import Starts
 from tests.chaos.history import rules
 from tests.simulation import broken_fleet as broken_fleet
+from tests.simulation import broken_keyed as broken_keyed
 from tests.simulation import broken_stories as broken_stories
 from tests.simulation.guards import GUARDS, Guard, guard
 from tests.simulation.world import Plan, plan, simulate
@@ -59,7 +60,7 @@ def taken_away(name: str) -> Iterator[None]:
 
 def concerns(guard: Guard, chosen: Plan) -> bool:
     """Return whether a world has what a guard is about."""
-    return {"all": True, "fleet": chosen.fleet, "stories": chosen.stories}[guard.worlds]
+    return {"all": True, "fleet": chosen.fleet, "stories": chosen.stories, "keyed": chosen.keyed}[guard.worlds]
 
 
 def first_seed(name: str, most: int) -> tuple[int, list[str]] | None:

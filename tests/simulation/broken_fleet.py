@@ -9,6 +9,7 @@ from duetime.client import locks as client_locks
 from duetime.client.locks import Locks
 from duetime.clock import monotonic
 from duetime.model import flow as flow_rule
+from duetime.store.flows import KeptValue
 from duetime.store.sqlite import limits, work
 from duetime.store.sqlite import locks as stored_locks
 from duetime.store.sqlite.flows import FlowKeeping, Tables
@@ -81,7 +82,7 @@ def arrivals_count_once() -> Replacements:
 def values_are_in_order() -> Replacements:
     values = Tables.values
 
-    async def backwards(self: Tables, flow: str, node: int, round: int) -> list[bytes]:
+    async def backwards(self: Tables, flow: str, node: int, round: int) -> list[KeptValue]:
         return list(reversed(await values(self, flow, node, round)))
 
     return [(Tables, "values", backwards)]

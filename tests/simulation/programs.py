@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from duetime import App, Context, Fatal, Handlers, Limit, RetryLater, RetryPolicy
+from tests.simulation import keyed as keyed_limits
 from tests.simulation import stories as stories_of_clients
 from tests.simulation.journal import attempt, journal
 
@@ -13,7 +14,7 @@ TICK = 3  # seconds between two occurrences of the schedule
 TRIES = 3
 SLOTS = {"quick": 3, "stumbles": 2, "odd": 2, "hangs": 2, "parent": 2, "tick": 4, "versioned": 2}
 SLOTS |= {"capped": 3, "heavy": 2, "member": 3, "locking": 3}
-SLOTS |= stories_of_clients.SLOTS
+SLOTS |= stories_of_clients.SLOTS | keyed_limits.SLOTS
 ERP = Limit("erp", running=3)
 TAKES = {"capped": 1, "heavy": 2, "billed": 1}  # of the limit
 
@@ -150,7 +151,7 @@ def fleet_handlers(app: App) -> Handlers:
 
 
 @cache
-def program(version: int, fleet: bool = False, stories: bool = False) -> App:
+def program(version: int, fleet: bool = False, stories: bool = False, keyed: bool = False) -> App:
     """Return a version of the program; made once, because binding the parameters of handlers takes longer than a simulation."""
     app = App("sqlite:///:memory:", user=f"version {version}")
     app.include(handlers(min(version, VERSIONS - 1)))
@@ -159,4 +160,6 @@ def program(version: int, fleet: bool = False, stories: bool = False) -> App:
         app.include(fleet_handlers(app))
     if stories:
         app.include(stories_of_clients.handlers())
+    if keyed:
+        app.include(keyed_limits.handlers())
     return app

@@ -6,7 +6,14 @@ from tests.simulation.broken import first_seed
 from tests.simulation.guards import GUARDS
 
 SEEDS = 1_000
-SOON = ("leases_are_awaited", "gates_are_checked_at_starts", "nothing_starts_early", "losses_are_no_tries", "children_need_success")
+SOON = (
+    "leases_are_awaited",
+    "gates_are_checked_at_starts",
+    "nothing_starts_early",
+    "losses_are_no_tries",
+    "children_need_success",
+    "open_attempts_count",
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -24,7 +24,8 @@ from duetime.testing.simulation.faults import CLIENT, Fault
 from duetime.testing.simulation.loop import Deadlock, Endless
 from duetime.testing.simulation.process import Process
 from tests.simulation import fleet as fleets
-from tests.simulation import fleet_checker, stories_checker, workload
+from tests.simulation import fleet_checker, keyed_checker, stories_checker, workload
+from tests.simulation import keyed as keyed_limits
 from tests.simulation import stories as stories_of_clients
 from tests.simulation.checker import Cancelled, Facts, violations
 from tests.simulation.fleet import Fleet
@@ -63,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
     """All that makes a world; shortening it leaves the rest as it is.
 
     `outside`: with a pull worker and a server that accepts work. `fleet`: with flows, limits and locks. `stories`: with steps, signals and
-    submissions that are merged.
+    submissions that are merged. `keyed`: with limits by key and by rate.
     """
 
     seed: int
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     outside: bool
     fleet: bool
     stories: bool
+    keyed: bool
     settings: Settings
     faults: Sequence[Fault]
     operations: Sequence[Operation]
@@ -133,7 +135,14 @@ def plan(seed: int, shape: Shape | None = None) -> Plan:
             key=lambda operation: operation.at,
         )
         faults += stories_of_clients.faults(chance, workers=settings.workers, seconds=shape.seconds, most=shape.faults // 2)
-    return Plan(seed, shape.seconds, outside, fleet, stories, settings, sorted(faults, key=lambda fault: fault.at), operations)
+    keyed = seed % 8 == 6
+    if keyed:
+        operations = sorted(
+            [*operations[::2], *keyed_limits.operations(chance, seconds=shape.seconds, most=shape.operations)],
+            key=lambda operation: operation.at,
+        )
+        faults += keyed_limits.faults(chance, workers=settings.workers, seconds=shape.seconds, most=shape.faults // 2)
+    return Plan(seed, shape.seconds, outside, fleet, stories, keyed, settings, sorted(faults, key=lambda fault: fault.at), operations)
 
 
 def simulate(chosen: Plan) -> Outcome:
@@ -158,7 +167,7 @@ class World:
 
     def __init__(self, chosen: Plan) -> None:
         self.plan = chosen
-        self._program = partial(program, fleet=chosen.fleet, stories=chosen.stories)
+        self._program = partial(program, fleet=chosen.fleet, stories=chosen.stories, keyed=chosen.keyed)
         self.cluster = Cluster(chosen.seed, self._program, chosen.faults, chosen.settings)
         self.cluster.loop.ends_at = self.cluster.began_at + chosen.seconds + 3 * PATIENCE
         self.cluster.died = self._note_death
@@ -296,7 +305,9 @@ class World:
             if not self._execute(f"{live} limit 1"):
                 now = asyncio.get_running_loop().time()
                 thawed_at = max((each.frozen_until for each in self.cluster.present.values() if not each.dead), default=0.0)
-                await asyncio.sleep(max(1.0, thawed_at + 2.0 - now))  # for the last answers, also to those who were frozen until now
+                await asyncio.sleep(
+                    max(3.0 if self.plan.keyed else 1.0, thawed_at + 2.0 - now)
+                )  # for the last answers, also to those who were frozen until now
                 return
             await asyncio.sleep(1.0)
 
@@ -464,5 +475,7 @@ class World:
             found += fleet_checker.violations(self.fleet, journal, self.facts, self.cluster, self._execute)
         if self.plan.stories:
             found += stories_checker.violations(journal.told, journal, self.facts, self.plan, self._execute)
+        if self.plan.keyed:
+            found += keyed_checker.violations(journal, self.facts, self.plan.settings, self.plan.faults, self._execute)
         inspected = await client.store.inspect(repair=False)
         return found + [f"state: {problem}" for problem in inspected]

@@ -1,7 +1,7 @@
 """Calls that a type checker must accept, with the types that it must see. Never run; test_typing.py has mypy read it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -34,6 +34,7 @@ from duetime import (
     Occurrence,
     Plan,
     Reason,
+    Results,
     RetryPolicy,
     Sandbox,
     Schedule,
@@ -337,6 +338,56 @@ def thumbnails(plan: Plan, bucket: str, width: int = 200) -> Node[str]:
     assert_type(group.values, list[str])
     assert_type(listed.value, str)
     return plan.add(async_without.new(order_id=3), needs=[any_of(listed, group.ended), at_least(1, group), listed.returned("a")])
+
+
+@app.task
+async def yielding(ctx: Context, order_id: int) -> AsyncIterator[int]:
+    yield order_id
+
+
+@app.task(timeout=5)
+def yielding_in_a_thread(order_id: int) -> Iterator[str]:
+    yield str(order_id)
+
+
+@app.task
+async def reading(sizes: Results[int], note: str = "") -> float:
+    return sum([assert_type(size, int) async for size in sizes]) / 2
+
+
+@app.task
+def reading_in_a_thread(names: Results[str]) -> list[str]:
+    return [assert_type(name, str) for name in names]
+
+
+@app.flow
+def streaming(plan: Plan) -> Node[list[int]]:
+    made = plan.add(yielding.new(order_id=1))
+    assert_type(made, Node[list[int]])
+    assert_type(made.stream, Results[int])
+    named = plan.add(yielding_in_a_thread.new(order_id=1))
+    assert_type(named.value, list[str])
+    sizes = plan.map(made.value, lambda number: halved.new(number=assert_type(number, int)))
+    assert_type(sizes.stream, Results[int])
+    plan.add(reading.new(sizes=sizes.stream, note="x"))
+    plan.add(reading.new(sizes=made.stream))
+    plan.add(reading_in_a_thread.new(names=named.stream))
+    return made
+
+
+@app.task
+async def halved(number: int) -> int:
+    return number // 2
+
+
+async def reading_alone() -> None:
+    assert_type(await reading.now(sizes=Results.of([1, 2])), Task[float])
+    assert_type(await reading(Results.of([1])), float)
+    assert_type(await app.result(await yielding.now(order_id=1)), list[int])
+    async for size in yielding(Context.__new__(Context), 1):
+        assert_type(size, int)
+    async for each in app.flows.results("id", "node"):
+        assert_type(each, Any)
 
 
 @app.schedule("0 3 * * *")

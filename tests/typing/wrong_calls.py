@@ -1,8 +1,9 @@
 """Calls that a type checker must refuse: every line that is marked, and no other. Never run; test_typing.py has mypy read it."""
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
-from duetime import App, Context, Every, GateEvent, Handlers, NewTask, Next, Node, Plan, RetryPolicy, Schedule, TaskEvent
+from duetime import App, Context, Every, GateEvent, Handlers, NewTask, Next, Node, Plan, Results, RetryPolicy, Schedule, TaskEvent
 
 app = App("sqlite:///:memory:")
 moment = datetime(2030, 1, 1, tzinfo=UTC)
@@ -164,6 +165,28 @@ def billing(plan: Plan, order_id: int) -> Node[str]:
     plan.add(halve.now(number=1))  # error
     plan.add(halve.new(number=1), needs=[first.returned(5)])  # error
     return first
+
+
+@app.task
+async def lengths(order_id: int) -> AsyncIterator[int]:
+    yield order_id
+
+
+@app.task
+async def add_names(names: Results[str]) -> str:
+    return "".join([name async for name in names])
+
+
+@app.flow
+def streaming(plan: Plan) -> None:
+    made = plan.add(lengths.new(order_id="7"))  # error
+    single = plan.add(expire_order.new(order_id=7))
+    group = plan.group([expire_order.new(order_id=7)])
+    plan.add(add_names.new(names=made.stream))  # error
+    plan.add(add_names.new(names=group.values))  # error
+    plan.add(add_names.new(names=single.stream))  # error
+    plan.add(add_names.new(names=group.stream))
+    plan.add(add_names.new(names=Results.of([1])))  # error
 
 
 @app.flow(on_failure="ignore")  # error

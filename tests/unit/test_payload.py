@@ -413,8 +413,6 @@ async def async_generator() -> AsyncIterator[int]:
         (with_kwargs, r"\*\*items would accept any misspelling"),
         (positional_only, "order_id is positional-only"),
         (context_second, "the context 'ctx' must be the first parameter"),
-        (generator, "is a generator"),
-        (async_generator, "is a generator"),
         (Machine, "must be a function, a bound method or a callable object"),
         (7, "must be a function, a bound method or a callable object"),
     ],

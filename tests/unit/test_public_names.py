@@ -14,7 +14,7 @@ PUBLIC = """
     Fatal RetryLater DisableAfter
     Lock LockInfo LockLost LockNotFound LockTaken
     Event TaskEvent ScheduleEvent WorkerEvent GateEvent
-    Flow FlowHandler Plan Node Group Condition any_of at_least FlowFailed FlowNotFound
+    Flow FlowHandler Plan Node Group Results Condition any_of at_least FlowFailed FlowNotFound
     Alert AlertRule AlertRuleInfo AlertNotFound ChannelInfo ChannelNotFound Mail Webhook Slack
     Failing Disabled Late Slo Running Backlog Certificate Missed Deadline WorkerLost
     Basic Bearer Callback

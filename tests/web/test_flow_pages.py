@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from duetime import App, Fatal, Flow, Plan
+from duetime import App, Fatal, Flow, Node, Plan
 from duetime.client.flows import NodeInfo
 from duetime.web.flow_picture import MOST_DRAWN, picture
 from duetime.web.pages import flows
@@ -50,6 +50,27 @@ async def test_a_flow_says_where_it_is_and_shows_the_tasks_of_each_node(ui: Read
     assert "No task of it is made yet" in page
     assert f"{group.name} succeeded" in page, "what it waits for"
     assert "has no node" in await ui(f"/flows/{flow.id}?node=other", status=422)
+
+
+async def test_of_a_result_that_was_yielded_the_first_items_are_shown(url: str) -> None:
+    app = App(url)
+
+    @app.task
+    async def paths(many: int) -> AsyncIterator[str]:
+        for number in range(many):
+            yield f"image-{number}.png"
+
+    @app.flow
+    def listing(plan: Plan) -> Node[list[str]]:
+        return plan.add(paths.new(many=1_100), name="paths")
+
+    async with app, app.worker(), dashboard(app) as ui:
+        flow = await listing.now()
+        await app.result(flow, timeout=PATIENCE)
+        page = await ui(f"/flows/{flow.id}")
+        assert "the first of 1,100 items" in page
+        assert "image-19.png" in page
+        assert "image-20.png" not in page
 
 
 async def test_a_flow_that_failed_is_retried_as_a_whole(url: str) -> None:

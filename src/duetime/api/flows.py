@@ -25,8 +25,9 @@ from duetime.model.flow_values import VALUE, takes_item, unmarked
 from duetime.model.hiding import BLANK
 from duetime.model.task import NewTask, check_meta
 from duetime.store.flows import FlowCount, NewFlow
+from duetime.store.results import ResultsPage
 from duetime.wire.fields import NoBody, NoQuery, given
-from duetime.wire.flows import FlowBody, FlowListQuery, FlowQuery, MemberQuery, NodeBody, RerunBody, condition_of
+from duetime.wire.flows import FlowBody, FlowListQuery, FlowQuery, MemberQuery, NodeBody, RerunBody, ResultsQuery, condition_of
 from duetime.wire.problem import INVALID, KEY_REUSED, Fault
 from duetime.wire.tasks import ReasonList
 
@@ -207,6 +208,13 @@ async def members(call: Call) -> Response:
     return answer(await call.app.flows.members(found, call.path["name"], first=query.first, limit=query.limit))
 
 
+async def results(call: Call) -> Response:
+    query = call.query(ResultsQuery)
+    found = await _addressed(call)
+    page = await call.app.flows.results_page(found, call.path["name"], first=query.first, limit=query.limit)
+    return answer(visible_results(call, page))
+
+
 async def cancel(call: Call) -> Response:
     call.query(NoQuery)
     await call.empty_body()
@@ -245,6 +253,13 @@ async def _addressed(call: Call) -> Flow[Any]:
 def visible_flow(call: Call, flow: Flow[Any]) -> Flow[Any]:
     """Return a flow without a result of which something is hidden from the caller."""
     return msgspec.structs.replace(flow, result=BLANK) if call.hiding.result and flow.result is not None else flow
+
+
+def visible_results(call: Call, page: ResultsPage) -> ResultsPage:
+    """Return results without those of which something is hidden from the caller."""
+    if not call.hiding.result:
+        return page
+    return msgspec.structs.replace(page, items=[msgspec.Raw(msgspec.json.encode(BLANK))] * len(page.items))
 
 
 def may_see_flow(call: Call, flow: Flow[Any]) -> bool:
@@ -292,6 +307,11 @@ ROUTES = (
     Route(
         name="list_members", method="GET", path="/v1/flows/{id}/nodes/{name}/members", endpoint=members, scope=Scope.READ, own=True,
         summary="List the tasks of a node, by position.", query=MemberQuery, answer=list[MemberInfo], problems=(404,),
+    ),
+    Route(
+        name="list_results", method="GET", path="/v1/flows/{id}/nodes/{name}/results", endpoint=results, scope=Scope.READ, own=True,
+        summary="List what a node returned that others read: of each task of a group, or the items of one task's list.",
+        query=ResultsQuery, answer=ResultsPage, problems=(404,),
     ),
     Route(
         name="cancel_flow", method="POST", path="/v1/flows/{id}/cancel", endpoint=cancel, scope=Scope.OPERATE, own=True,

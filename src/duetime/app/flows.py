@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -29,14 +30,16 @@ from duetime.clock import Seconds, to_micros
 from duetime.errors import Conflict, Fatal, FlowNotFound, InvalidHandler, InvalidValue
 from duetime.ids import new_id
 from duetime.model.flow import ENDED, FLOW, NODE, TAKES, Condition, Graph, NodePlan, check_graph, mentioned
-from duetime.model.flow_values import ITEM, VALUE, VALUES, Value, kind_of, path_of, sources, takes_item
+from duetime.model.flow_values import ITEM, STREAM, VALUE, VALUES, Value, kind_of, path_of, sources, takes_item
 from duetime.model.steps import CALLED_BY
 from duetime.model.task import NewTask, check_meta, check_name, delay_micros, due_instant
 from duetime.model.trace_context import TRACEPARENT, TRACESTATE
 from duetime.store.flows import NewFlow
 from duetime.targets.context import Context
 from duetime.targets.occurrence import Occurrence
-from duetime.targets.signature import default_name, resolve
+from duetime.targets.payload import encode_yielded
+from duetime.targets.signature import default_name, resolve, yields
+from duetime.targets.streams import Results, collected
 
 if TYPE_CHECKING:
     pass
@@ -87,6 +90,11 @@ class Node(Generic[R]):
             raise InvalidValue(f"node {self.name!r} is a group; take all results: .values")
         return cast(R, Value(VALUE, (self.name,)))
 
+    @property
+    def stream(self: Node[list[T]]) -> Results[T]:
+        """The items of the list that it returns or yields, for a parameter of type `Results[…]`, which reads them in pages."""
+        return cast(Results[T], Value(STREAM, (self.name,)))
+
     def returned(self, value: R) -> Condition:
         """It succeeded with this result, compared as JSON."""
         return Condition(self.name, "returned", msgspec.to_builtins(value))
@@ -99,6 +107,11 @@ class Group(Node[R]):
     def values(self) -> list[R]:
         """What its tasks return, in their order and without those that failed, as an argument of another task, which waits for it."""
         return cast(list[R], Value(VALUES, (self.name,)))
+
+    @property
+    def stream(self) -> Results[R]:  # type: ignore[override]
+        """The same for a parameter of type `Results[…]`, which reads them in pages: for more than an argument can hold."""
+        return cast(Results[R], Value(STREAM, (self.name,)))
 
 
 Needed: TypeAlias = Node[Any] | Condition
@@ -453,7 +466,7 @@ def starter(handler: FlowHandler[..., Any], build: Callable[..., Any], home: Flo
     parameters = list(inspect.signature(build).parameters.values())
     if not parameters or not _is_plan(build, parameters[0]):
         raise InvalidHandler(f"{handler.name}: the first parameter of a flow is its plan: def {handler.name}(plan: Plan, …) -> Node[…]")
-    if inspect.iscoroutinefunction(build):
+    if inspect.iscoroutinefunction(build) or yields(build):
         raise InvalidHandler(f"{handler.name}: the function of a flow must be a plain `def`: it only says what shall be done")
 
     async def start(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
@@ -510,6 +523,8 @@ async def sub_flow(ctx: Context, flows: Flows, submit: FlowStarter) -> Any:
     ended = await ctx.steps.until(f"{ENDED}{ctx.task.id}", look)
     if ended.state != "succeeded":
         raise Fatal(str(flow_failed(ended)))
+    if ended.result_items is not None and ended.result_of is not None:  # it was yielded, so this task yields it, too
+        return await collected(ctx, encode_yielded, partial(flows.results, ended, ended.result_of))
     return ended.result
 
 

@@ -16,7 +16,7 @@ from duetime.client.insight import HandlerDetails
 from duetime.clock import LATEST, SECOND, Instant, Seconds, to_instant, to_micros, to_seconds
 from duetime.errors import InvalidHandler, InvalidPayload, InvalidValue
 from duetime.ids import key_shard, new_id
-from duetime.model.flow_values import holds_values, marked
+from duetime.model.flow_values import holds_values, is_stream, marked
 from duetime.model.merging import Pace
 from duetime.model.needs import Need, edges_of
 from duetime.model.retry import RetryPolicy
@@ -141,6 +141,11 @@ class Handler(Generic[P, R, F_co]):
         wrong = [name for name in kwargs if known and name not in known] or [name for name in needed if name not in kwargs]
         if wrong:
             raise InvalidPayload(f"{self.name}: {wrong[0]} is {'missing' if wrong[0] not in kwargs else 'no parameter'}", field=wrong[0])
+        listed = [name for name, value in kwargs.items() if is_stream(value) and not self._payloads.takes_results(name)]
+        if listed:
+            raise InvalidPayload(
+                f"{self.name}: {listed[0]} takes no stream; annotate it as Results[…], or give it .values", field=listed[0]
+            )
         payload = msgspec.json.encode(kwargs, enc_hook=marked)
         return self._made(payload)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, get_args, overload
 
@@ -42,6 +42,7 @@ from duetime.targets.spec import DEFAULT_CONCURRENCY, DEFAULT_PROCESSES, DEFAULT
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class TaskOptions(TypedDict, total=False):
@@ -101,6 +102,18 @@ class ScheduleDecorator(Protocol):
     def __call__(self, function: FlowHandler[P, R], /) -> FlowHandler[P, R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], AsyncIterator[T]], /
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], AsyncIterator[T]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> Handler[P, list[T], Callable[P, AsyncIterator[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Iterator[T]], /
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], Iterator[T]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Iterator[T]], /) -> Handler[P, list[T], Callable[P, Iterator[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> Handler[P, R, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]]: ...
     @overload
@@ -112,8 +125,20 @@ class ScheduleDecorator(Protocol):
 
 
 class TaskDecorator(Protocol):
-    """The result of `app.task(…)` with options: a decorator with the same four overloads as `app.task` itself."""
+    """The result of `app.task(…)` with options: a decorator with the same overloads as `app.task` itself."""
 
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], AsyncIterator[T]], /
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], AsyncIterator[T]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> Handler[P, list[T], Callable[P, AsyncIterator[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Iterator[T]], /
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], Iterator[T]]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Iterator[T]], /) -> Handler[P, list[T], Callable[P, Iterator[T]]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -137,6 +162,22 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
         self._event_hooks: dict[str, Hook] = {}
         self._alert_rules: dict[str, AlertRule] = {}
 
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], AsyncIterator[T]], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], AsyncIterator[T]]]: ...
+    @overload
+    def task(
+        self, function: Callable[P, AsyncIterator[T]], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, list[T], Callable[P, AsyncIterator[T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Context, P], Iterator[T]], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, list[T], Callable[Concatenate[Context, P], Iterator[T]]]: ...
+    @overload
+    def task(
+        self, function: Callable[P, Iterator[T]], /, **options: Unpack[TaskOptions]
+    ) -> Handler[P, list[T], Callable[P, Iterator[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /, **options: Unpack[TaskOptions]
@@ -214,6 +255,7 @@ class Registry(DeclaresHttp, DeclaresCommands, DeclaresPublish, DeclaresFlows, D
                     function=function,
                     takes_context=shape.takes_context,
                     is_async=shape.is_async,
+                    yields=shape.yields,
                     isolation=isolation,
                     recycle_after=None if recycle_after is None else whole_number(recycle_after, "recycle_after"),
                     max_memory=None if max_memory is None else whole_number(parse_size(max_memory, "max_memory"), "max_memory"),

@@ -21,8 +21,9 @@ from duetime.client.series import Series
 from duetime.client.servers import ServerInfo
 from duetime.client.workers import WorkerDetails, WorkerInfo
 from duetime.clock import Seconds
-from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue, TaskCancelled, TaskFailed, TaskNotFound
+from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue, PayloadTooLarge, TaskCancelled, TaskFailed, TaskNotFound
 from duetime.model.event import AllOfNoun, Event, EventName
+from duetime.model.flow import FLOW, NODE
 from duetime.model.health import HealthVerdict
 from duetime.model.query import USUAL_COUNT, Query, TaskCount
 from duetime.model.results import succeeded_or_raise
@@ -32,6 +33,7 @@ from duetime.model.why import Reason
 from duetime.runtime.portal import Inline
 from duetime.store.values import CancelVerdict, ChangeVerdict
 from duetime.targets.spec import HandlerSpec
+from duetime.targets.streams import pieces_said
 
 R = TypeVar("R")
 
@@ -116,7 +118,11 @@ class Verbs:
         """
         await self.open()
         if isinstance(task, Flow):
-            return self._result_of(await self.flows.wait(task, timeout=timeout))
+            found = await self.flows.wait(task, timeout=timeout)
+            if found.result_items is not None and found.result_of is not None:
+                items = [item async for item in self.flows.results(found, found.result_of)]
+                return self._result_of(msgspec.structs.replace(found, result=items))
+            return self._result_of(found)
         return self._decoded(await self.client.result(task, timeout=timeout))
 
     @overload
@@ -162,6 +168,12 @@ class Verbs:
         return found
 
     def _decoded(self, record: TaskRecord) -> Any:
+        meta = record.meta or {}
+        items = pieces_said(record.result, meta)
+        if items is not None:
+            flow, node = meta.get(FLOW), meta.get(NODE)
+            text = f"task {record.id} has yielded {items:,} items, which are kept with its flow: app.flows.results({flow!r}, {node!r})"
+            raise PayloadTooLarge(text)
         spec = self._names.get(record.handler)
         if spec is not None:
             return spec.payloads.decode_result(record.result)

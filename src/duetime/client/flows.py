@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -12,14 +12,16 @@ import msgspec
 
 from duetime.client.admission import Admission
 from duetime.clock import Seconds, to_datetime, to_seconds
-from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidValue
+from duetime.errors import Conflict, FlowFailed, FlowNotFound, InvalidPayload, InvalidValue
 from duetime.ids import is_id
 from duetime.model.flow import Condition, FlowState, NodeFacts, NodePlan, NodeState, Stopping, mentioned, size_of, tolerated
+from duetime.model.flow_values import Source
 from duetime.model.task import FINAL, TaskRecord
 from duetime.model.why import Reason, ReasonKind
 from duetime.model.wording import count, listed
 from duetime.store import Store
-from duetime.store.flows import FlowCount, FlowRecord, FlowVerdict, NewFlow
+from duetime.store.flows import VALUES_AT_ONCE, FlowCount, FlowRecord, FlowVerdict, NewFlow
+from duetime.store.results import ResultsPage, results_page
 from duetime.store.values import Hint, HintKind
 
 R_co = TypeVar("R_co", covariant=True)
@@ -57,7 +59,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A stored flow. `R_co` is the type of its result, for `app.result`. `stopping`: why nothing more of it starts."""
+    """A stored flow. `R_co` is the type of its result, for `app.result`. `stopping`: why nothing more of it starts.
+
+    `result_items`: its result was yielded, so many items, and is not here: `app.result` and `app.flows.results` read it.
+    """
 
     id: str
     name: str
@@ -70,6 +75,7 @@ class Flow(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     finished_at: datetime | None = None
     result: Any = None
     result_of: str | None = None
+    result_items: int | None = None
     key: str | None = None
 
     @property
@@ -136,6 +142,22 @@ class Flows(Protocol):
     async def members(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = 100) -> builtins.list[MemberInfo]:
         """Return the tasks of a node, by position, from the first position on."""
         ...
+
+    async def results_page(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = VALUES_AT_ONCE) -> ResultsPage:
+        """Return some of what `results` yields, from a position on, each as JSON; see there."""
+        ...
+
+    async def results(self, flow: AnyFlow, node: str) -> AsyncIterator[Any]:
+        """Yield what the tasks of a node returned, in their order and without those that failed; of a single task the items of its list.
+
+        Kept are only results that another node reads, or that are the flow's; for others InvalidValue is raised.
+        """
+        first: int | None = 0
+        while first is not None:
+            page = await self.results_page(flow, node, first=first)
+            for item in page.items:
+                yield msgspec.json.decode(item)
+            first = page.next
 
     async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
         """Return what a flow waits for, or how it ended: its nodes that say something about that, and a task that each waits for."""
@@ -211,6 +233,23 @@ class LocalFlows(Flows):
         number = [plan.name for plan in record.graph.nodes].index(node)
         found = await self._store.flow_members(record.id, number, after=first - 1, limit=limit)
         return [MemberInfo(each.task, each.position) for each in found]
+
+    async def results_page(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = VALUES_AT_ONCE) -> ResultsPage:
+        if first < 0 or not 1 <= limit <= VALUES_AT_ONCE:
+            raise InvalidValue(f"first must not be negative, and limit 1 to {VALUES_AT_ONCE:,}, got {first} and {limit}")
+        record = await self._record(flow)
+        shown_flow(record).node(node)
+        number = [plan.name for plan in record.graph.nodes].index(node)
+        plan = record.graph.nodes[number]
+        if not plan.keeps:
+            raise InvalidValue(
+                f"nobody in the flow reads what node {node} returns, so it is kept with its tasks only: duetime flows members"
+            )
+        source = Source(node=node, number=number, round=record.rounds[number], group=plan.group)
+        try:
+            return await results_page(self._store, record.id, source, first, limit)
+        except InvalidPayload as error:
+            raise InvalidValue(str(error)) from None
 
     async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
         record = await self._record(flow)
@@ -341,7 +380,7 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
         for plan, known, state, round in zip(record.graph.nodes, record.nodes, states, record.rounds, strict=True)
     ]
     by_name = {plan.name: known for plan, known in zip(record.graph.nodes, record.nodes, strict=True)}
-    result = None if record.graph.result is None else by_name[record.graph.result].value
+    known = NodeFacts() if record.graph.result is None or record.state != "succeeded" else by_name[record.graph.result]
     return Flow(
         id=record.id,
         name=record.name,
@@ -352,8 +391,9 @@ def shown_flow(record: FlowRecord) -> Flow[Any]:
         stopping=record.stopping,
         deadline_at=None if record.deadline_at is None else to_datetime(record.deadline_at),
         finished_at=None if record.finished_at is None else to_datetime(record.finished_at),
-        result=None if result is None or record.state != "succeeded" else msgspec.json.decode(result),
+        result=None if known.value is None or known.items is not None else msgspec.json.decode(known.value),
         result_of=record.graph.result,
+        result_items=known.items,
         key=record.key,
     )
 

@@ -85,7 +85,8 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class NodeFacts(msgspec.Struct, frozen=True):
     """What is known of a node: how many of its members were made, have ended and have failed. `error`: they could not be made.
 
-    `members`: how many a map has, once that is known. `value`: what a node with one member returned, if somebody reads it.
+    `members`: how many a map has, once that is known. `value`: what a node with one member returned, if somebody reads it. `items`: it has
+    yielded so many, and the value only says that.
     """
 
     opened: int = 0
@@ -94,6 +95,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     error: str = ""
     value: bytes | None = None
     members: int | None = None
+    items: int | None = None
 
 
 class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):

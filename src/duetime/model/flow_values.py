@@ -2,7 +2,8 @@
 
 `{"$value": "paths"}` stands for what the node `paths` returned, `{"$value": ["paths", "first", 0]}` for a part of that, and
  `{"$values": "sizes"}` for the results of a group in the order of its members, without those that failed. In a map `{"$item": []}` stands
-for the item that a member is made for, and `{"$item": ["id"]}` for a part of that.
+for the item that a member is made for, and `{"$item": ["id"]}` for a part of that. `{"$stream": "sizes"}` becomes `{"$results": …}`, which
+says where the results are: the attempt reads them in pages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from duetime.errors import InvalidPayload
 from duetime.model.flow import MAX_MAPPED
 from duetime.model.task import MAX_PAYLOAD
 
-VALUE, VALUES, ITEM = "$value", "$values", "$item"
+VALUE, VALUES, ITEM, STREAM, RESULTS = "$value", "$values", "$item", "$stream", "$results"
+_TAKEN = (VALUE, VALUES, STREAM)
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where a stream of results is: those of a node's members in a round, or with `group` false the items of the list of its one member."""
+
+    node: str
+    number: int
+    round: int = 1
+    group: bool = False
 
 
 class Value:
@@ -40,7 +51,7 @@ class Value:
 
     def _step(self, step: str | int) -> Value:
         kind = object.__getattribute__(self, "_kind")
-        if kind == VALUES:
+        if kind in (VALUES, STREAM):
             raise _unknown()
         return Value(kind, (*object.__getattribute__(self, "_path"), step))
 
@@ -81,6 +92,10 @@ def kind_of(value: Value) -> str:
     return cast(str, object.__getattribute__(value, "_kind"))
 
 
+def is_stream(value: object) -> bool:
+    return isinstance(value, Value) and kind_of(value) == STREAM
+
+
 def marked(value: object) -> object:
     """Return a value as a mark; for `enc_hook`."""
     if not isinstance(value, Value):
@@ -99,11 +114,20 @@ def holds_values(arguments: object) -> bool:
     return isinstance(arguments, list | tuple) and any(map(holds_values, arguments))
 
 
-def sources(payload: bytes) -> dict[str, str]:
-    """Return the nodes that a payload takes values from, each with how: VALUE or VALUES."""
-    found: dict[str, str] = {}
-    if b'"$value' in payload:
-        _walk(msgspec.json.decode(payload), lambda kind, path: None if kind == ITEM else found.setdefault(path[0], kind))
+def sources(payload: bytes) -> list[str]:
+    """Return the nodes that a payload takes results from, each once."""
+    return list(dict.fromkeys(name for _, name in _taken(payload)))
+
+
+def read_whole(payload: bytes) -> list[str]:
+    """Return the nodes whose results become parts of a payload: all that it takes but streams."""
+    return list(dict.fromkeys(name for kind, name in _taken(payload) if kind != STREAM))
+
+
+def _taken(payload: bytes) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if b'"$value' in payload or b'"$stream"' in payload:
+        _walk(msgspec.json.decode(payload), lambda kind, path: None if kind == ITEM else found.append((kind, path[0])))
     return found
 
 
@@ -120,8 +144,8 @@ def unmarked(arguments: dict[str, Any]) -> dict[str, Any]:
     return cast(dict[str, Any], {name: _walk(each, lambda kind, path: Value(kind, tuple(path))) for name, each in arguments.items()})
 
 
-def filled(payload: bytes, values: Mapping[str, Sequence[bytes]], item: Any = None) -> bytes:
-    """Return a payload with values, and the item of a map, in place of their marks.
+def filled(payload: bytes, values: Mapping[str, Sequence[bytes]], item: Any = None, streams: Mapping[str, Source] | None = None) -> bytes:
+    """Return a payload with values, sources of streams and the item of a map in place of their marks.
 
     Raises InvalidPayload if one is not there, or all are too long.
     """
@@ -129,6 +153,8 @@ def filled(payload: bytes, values: Mapping[str, Sequence[bytes]], item: Any = No
     def look_up(kind: str, path: Sequence[Any]) -> Any:
         if kind == ITEM:
             return part_of(item, path, "the item")
+        if kind == STREAM:
+            return {RESULTS: (streams or {})[path[0]]}
         results = values.get(path[0], ())
         if kind == VALUES:
             return [msgspec.json.decode(each) for each in results]
@@ -138,8 +164,18 @@ def filled(payload: bytes, values: Mapping[str, Sequence[bytes]], item: Any = No
 
     data = msgspec.json.encode(_walk(msgspec.json.decode(payload), look_up))
     if len(data) > MAX_PAYLOAD:
-        raise InvalidPayload(f"with the values of other nodes the payload has {len(data):,} bytes, and at most {MAX_PAYLOAD:,} are allowed")
+        raise InvalidPayload(
+            f"with the values of other nodes the payload has {len(data):,} bytes, and at most {MAX_PAYLOAD:,} are allowed; "
+            "take them as a stream: a parameter of type Results[…], and group.stream in the plan"
+        )
     return data
+
+
+def too_long_as_argument(node: str) -> InvalidPayload:
+    return InvalidPayload(
+        f"what {node} has yielded is longer than the {MAX_PAYLOAD:,} bytes of a payload; take it as a stream: a parameter of type "
+        "Results[…], and node.stream in the plan"
+    )
 
 
 def part_of(value: Any, path: Sequence[str | int], whole: str) -> Any:
@@ -159,11 +195,15 @@ def items_of(value: bytes, path: Sequence[str | int], node: str) -> list[Any]:
     shown = ".".join(map(str, (node, *path)))
     if not isinstance(found, list):
         raise InvalidPayload(f"a map takes a list, and the value of {shown} is of type {type(found).__name__}")
-    if len(found) > MAX_MAPPED:
-        raise InvalidPayload(
-            f"a map has at most {MAX_MAPPED:,} members, and the list of {shown} has {len(found):,} items; map over parts of it"
-        )
+    check_length(len(found), shown)
     return found
+
+
+def check_length(items: int, shown: str) -> int:
+    """Return how many members a map has; InvalidPayload if these are too many."""
+    if items > MAX_MAPPED:
+        raise InvalidPayload(f"a map has at most {MAX_MAPPED:,} members, and the list of {shown} has {items:,} items; map over parts of it")
+    return items
 
 
 def _walk(value: Any, replace: Callable[[str, Sequence[Any]], Any]) -> Any:
@@ -172,7 +212,7 @@ def _walk(value: Any, replace: Callable[[str, Sequence[Any]], Any]) -> Any:
             ((kind, path),) = value.items()
             if kind == ITEM and isinstance(path, list):
                 return replace(kind, path)
-            if kind in (VALUE, VALUES) and (isinstance(path, str) or (isinstance(path, list) and path and isinstance(path[0], str))):
+            if kind in _TAKEN and (isinstance(path, str) or (isinstance(path, list) and path and isinstance(path[0], str))):
                 return replace(kind, [path] if isinstance(path, str) else path)
         return {name: _walk(each, replace) for name, each in value.items()}
     return [_walk(each, replace) for each in value] if isinstance(value, list) else value

@@ -143,7 +143,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     `declared` is what its code says may run, `uses` what an attempt of each of its handlers takes, `seen` the version of the limit that it
     goes by: it has started nothing since that it might not start under it. Fewer permits than `least` would be of no use to it; `need`
-    is what it would like to have if others lacked nothing.
+    is what it would like to have if others lacked nothing. `waited`: for so many microseconds one of its attempts has waited for permits,
+    0 unless that is long: where attempts take different numbers, who has waited longest comes first.
     """
 
     limit: str
@@ -154,12 +155,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     seen: int = 0
     least: int = 0
     need: int = 0
+    waited: int = 0
 
 
 class Allotment(msgspec.Struct, frozen=True):
     """What a worker has of a limit: never more than is left. `out` is what all have together, work that was accepted elsewhere included.
 
-    `lacking`: how many permits others want and do not have. `sharing`: how many workers want or have some, this one included.
+    `lacking`: how many permits others want and do not have. `sharing`: how many workers want or have some, this one included. `mixed`:
+    attempts of its handlers take different numbers. `yields`: somebody else has waited longer than anyone here, and is waited for.
     """
 
     limit: str
@@ -169,6 +172,8 @@ class Allotment(msgspec.Struct, frozen=True):
     out: int
     lacking: int
     sharing: int
+    mixed: bool = False
+    yields: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -286,10 +291,24 @@ def in_force(declared: int, own: int | None, until_at: Instant | None, now: Inst
     return declared if own is None or (until_at is not None and until_at <= now) else own
 
 
-def granted(running: int, others: int, ask: Ask) -> int:
+def is_mixed(uses: Mapping[str, int]) -> bool:
+    """Return whether attempts of handlers take different numbers of a limit: those that take few could keep out those that take many."""
+    return len(set(uses.values())) > 1
+
+
+Waiting = tuple[Instant, str]  # since when an attempt of which worker has waited: the first in order is waited for
+
+
+def yields(own: Waiting | None, first: Waiting | None) -> bool:
+    """Return whether a worker has to wait for another one, which has waited longer."""
+    return first is not None and (own is None or first < own)
+
+
+def granted(running: int, others: int, ask: Ask, *, yielding: bool = False) -> int:
     """Return a worker's permits: what it wants as far as something is left, and never less than it says it has.
 
     It says it has less than before if it gives some back. What it has was granted once, so after a server lost that it is granted again.
+    While another one is waited for (`yielding`) nothing is left.
     """
-    left = min(ask.want, running - others)
+    left = 0 if yielding else min(ask.want, running - others)
     return max(ask.held, left) if left >= ask.least else ask.held

@@ -21,6 +21,7 @@ from duetime.clock import SECOND, Instant
 from duetime.model.limit import DAY, Over, RateRule
 
 GRACE = SECOND // 10
+WHOLE_FOR = 60 * SECOND  # what is spent of a rate is forgotten so long after nothing is: a clock that is set back by less changes nothing
 HORIZON = 2 * SECOND  # tokens so far ahead are handed out: the duty that repeats all looks comes every second
 AT_ONCE = 500  # parked tasks of a partition that one look lets go on
 LONGEST_NAME = 200
@@ -57,6 +58,9 @@ class Usage(NamedTuple):
     takes: int
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 def partition_of(by: str | None, payload: str | bytes, collection: str | None, meta: Mapping[str, str]) -> str:
     """Return the partition of a task. One that lacks the field is in the partition without a name."""
     if by is None:
@@ -65,10 +69,10 @@ def partition_of(by: str | None, payload: str | bytes, collection: str | None, m
         return _named(collection)
     if by.startswith("meta."):
         return _named(meta.get(by.removeprefix("meta.")))
-    value = msgspec.json.decode(payload)
-    for part in by.split("."):
+    value = _decode(payload)
+    for part in (by,) if "." not in by else by.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return _named(value)
+    return str(value) if type(value) is int else _named(value)
 
 
 def _named(value: object) -> str:
@@ -112,6 +116,16 @@ def spend(rules: Sequence[RateRule], spent: Sequence[Spent], at: Instant) -> lis
         else:
             after.append(Spent(_day(at), used.used + 1) if used.at == _day(at) else Spent(_day(at), 1))
     return after
+
+
+def as_of(rules: Sequence[RateRule], spent: Sequence[Spent], now: Instant) -> list[Spent]:
+    """Return what is spent, where the store's clock was set back: then all of a burst is spent, and no more than that."""
+    known = []
+    for rule, used in zip(rules, spent, strict=True):
+        whole = rule.burst * _interval(rule) if rule.period else 0
+        is_ahead = rule.period and used.at > now + whole + HORIZON + _interval(rule)  # tokens are handed out up to HORIZON ahead
+        known.append(Spent(now + whole) if is_ahead else used)
+    return known
 
 
 def _interval(rule: RateRule) -> int:
@@ -161,7 +175,12 @@ class Partition:
         return not self.running or self.taken + takes <= self.running
 
     def next_at(self, now: Instant) -> Instant:
-        return next_token(self.rules, self.spent, now) if self.rules else now
+        if not self.rules:
+            return now
+        known = as_of(self.rules, self.spent, now)
+        if known != self.spent:
+            self.spent, self.changed = known, True
+        return next_token(self.rules, self.spent, now)
 
     def take(self, takes: int, at: Instant) -> None:
         self.taken += takes
@@ -199,19 +218,13 @@ def admit(
     """Say which of these may start, in their order. Whoever waits holds nothing."""
     done = Admission([], [], [], [], [], set(), set())
     for candidate in candidates:
-        own = {row.need.limit: row for row in rows.get(candidate.task, ())}
-        going_on = set()
-        for row in own.values():
-            there = partitions.get(row.need.spot)
-            if there is not None:
-                there.taken -= row.need.takes
-            same = any(row.need.spot == need.spot for need in candidate.needs)
-            if row.attempt is None and same and (there is None or not there.rules or now <= row.at + GRACE):
-                going_on.add(row.need.spot)
-        refused = next((need for need in candidate.needs if not _may_start(partitions[need.spot], need, need.spot in going_on, now)), None)
+        found = rows.get(candidate.task)
+        own = {row.need.limit: row for row in found} if found else _NO_ROWS
+        going_on = _going_on(candidate, own, partitions, now) if own else _NOWHERE
+        needed = [(need, partitions[need.limit, need.partition]) for need in candidate.needs]
+        refused = next((need for need, there in needed if not _may_start(there, need, need.spot in going_on, now)), None)
         if refused is None:
-            for need in candidate.needs:
-                there = partitions[need.spot]
+            for need, there in needed:
                 if need.spot in going_on:
                     there.taken += need.takes
                 else:
@@ -219,12 +232,30 @@ def admit(
                 if there.over == "cancel_running":
                     there.running_tasks.append(candidate.task)
             done.admitted.append(candidate)
-            done.given_back.extend((candidate.task, limit) for limit in own.keys() - {need.limit for need in candidate.needs})
+            if own:
+                done.given_back.extend((candidate.task, limit) for limit in own.keys() - {need.limit for need in candidate.needs})
             continue
         done.given_back.extend((candidate.task, limit) for limit in own)
         done.freed.update(row.need.spot for row in own.values())
         _refuse(done, candidate, refused, partitions[refused.spot])
     return done
+
+
+_NO_ROWS: Mapping[str, Row] = {}  # most tasks have none
+_NOWHERE: frozenset[Spot] = frozenset()
+
+
+def _going_on(candidate: Candidate, own: Mapping[str, Row], partitions: Mapping[Spot, Partition], now: Instant) -> set[Spot]:
+    """Take back what the rows of a task take, and return the partitions in which it may go on."""
+    going_on = set()
+    for row in own.values():
+        there = partitions.get(row.need.spot)
+        if there is not None:
+            there.taken -= row.need.takes
+        same = any(row.need.spot == need.spot for need in candidate.needs)
+        if row.attempt is None and same and (there is None or not there.rules or now <= row.at + GRACE):
+            going_on.add(row.need.spot)
+    return going_on
 
 
 def _may_start(partition: Partition, need: Need, goes_on: bool, now: Instant) -> bool:

@@ -15,7 +15,8 @@ from duetime.model.why import Reason
 from duetime.remote.address import part
 from duetime.remote.query import query_params
 from duetime.remote.transport import Transport
-from duetime.store.flows import FlowCount, NewFlow
+from duetime.store.flows import VALUES_AT_ONCE, FlowCount, NewFlow
+from duetime.store.results import ResultsPage
 from duetime.wire.flows import RerunBody, flow_body
 from duetime.wire.tasks import ReasonList
 
@@ -57,6 +58,11 @@ class RemoteFlows(Flows):
         await self._opened()
         query = query_params({"first": first, "limit": limit})
         return await self._transport.ask(builtins.list[MemberInfo], "GET", f"{_path(flow)}/nodes/{part(node)}/members", query=query)
+
+    async def results_page(self, flow: AnyFlow, node: str, *, first: int = 0, limit: int = VALUES_AT_ONCE) -> ResultsPage:
+        await self._opened()
+        query = query_params({"first": first, "limit": limit})
+        return await self._transport.ask(ResultsPage, "GET", f"{_path(flow)}/nodes/{part(node)}/results", query=query)
 
     async def why(self, flow: AnyFlow) -> builtins.list[Reason]:
         await self._opened()

@@ -11,10 +11,10 @@ from duetime.clock import Instant
 from duetime.errors import DuplicateKey, InvalidPayload
 from duetime.ids import new_id
 from duetime.model.flow import ENDED, FLOW, NODE, PORTION, TAKES, FlowFacts, Graph, NodeFacts, NodePlan, Step, after, decide, is_undone
-from duetime.model.flow_values import filled, items_of, sources
+from duetime.model.flow_values import Source, check_length, filled, items_of, read_whole, sources, too_long_as_argument
 from duetime.model.steps import NewSignal
-from duetime.model.task import NewTask
-from duetime.store.flows import FlowRecord, NewFlow
+from duetime.model.task import MAX_PAYLOAD, NewTask
+from duetime.store.flows import FlowRecord, KeptValue, NewFlow, Piece
 
 _decode_tasks = msgspec.json.Decoder(list[NewTask[Any]]).decode
 MOST_TAKEN = 3  # nodes that a member names as those whose values it has
@@ -101,8 +101,12 @@ class FlowTables(Protocol):
         """Return what is to be made: by flow, node and first position."""
         ...
 
-    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
+    async def values(self, flow: str, node: int, round: int) -> list[KeptValue]:
         """Return what members of a node returned in a round, in their order."""
+        ...
+
+    async def pieces(self, flow: str, node: int, round: int, position: int, first: int) -> list[Piece]:
+        """Return some of the pieces that a member has yielded in a round, from the one on that has an item."""
         ...
 
     async def tell(self, signals: Sequence[NewSignal]) -> None:
@@ -224,33 +228,93 @@ def _row_of(key: tuple[str, int, int], maps: Collection[tuple[str, int, int]]) -
 
 async def _filled(tables: FlowTables, record: FlowRecord, drafts: Sequence[NewTask[Any]]) -> list[NewTask[Any]]:
     """Return tasks with the values of other nodes in their payloads."""
-    values = await _values(tables, record, {name for draft in drafts for name in sources(draft.payload)})
-    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values)) for draft in drafts]
+    values = await _values(tables, record, {name for draft in drafts for name in read_whole(draft.payload)})
+    streams = _streams(record)
+    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values, streams=streams)) for draft in drafts]
 
 
 async def _of_items(
     tables: FlowTables, record: FlowRecord, plan: NodePlan, draft: NewTask[Any], first: int, count: int
 ) -> list[NewTask[Any]]:
     """Return the tasks of a map for some of its items."""
-    items = await _items(tables, record, plan)
-    values = await _values(tables, record, sources(draft.payload))
-    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values, item)) for item in items[first : first + count]]
+    items = await _items(tables, record, plan, first, count)
+    values = await _values(tables, record, read_whole(draft.payload))
+    streams = _streams(record)
+    return [msgspec.structs.replace(draft, payload=filled(draft.payload, values, item, streams)) for item in items]
 
 
-async def _items(tables: FlowTables, record: FlowRecord, plan: NodePlan) -> list[Any]:
+async def _items(tables: FlowTables, record: FlowRecord, plan: NodePlan, first: int, count: int) -> list[Any]:
+    """Return some items of the list that a map is made over."""
     name, *path = plan.each
-    values = await _values(tables, record, [str(name)])
-    if not values[str(name)]:
+    number, round, kept = await _single(tables, record, str(name))
+    if kept.items is None or path:
+        data = await _whole(tables, record, str(name), number, round, kept)
+        return items_of(data, path, str(name))[first : first + count]
+    items: list[Any] = []
+    while len(items) < count:
+        start = first + len(items)
+        pieces = await tables.pieces(record.id, number, round, kept.position, start)
+        if not pieces:
+            break
+        found = [item for piece in pieces for item in msgspec.json.decode(piece.data)]
+        items += found[start - pieces[0].first :]
+    return items[:count]
+
+
+async def _length(tables: FlowTables, record: FlowRecord, plan: NodePlan) -> int:
+    """Return how many items the list has that a map is made over."""
+    name, *path = plan.each
+    number, round, kept = await _single(tables, record, str(name))
+    if kept.items is not None and not path:
+        return check_length(kept.items, str(name))
+    return len(items_of(await _whole(tables, record, str(name), number, round, kept), path, str(name)))
+
+
+async def _single(tables: FlowTables, record: FlowRecord, name: str) -> tuple[int, int, KeptValue]:
+    """Return the number and round of a node, and what its first member returned."""
+    number = [plan.name for plan in record.graph.nodes].index(name)
+    kept = await tables.values(record.id, number, record.rounds[number])
+    if not kept:
         raise InvalidPayload(f"node {name!r} has returned nothing that could be taken")
-    return items_of(values[str(name)][0], path, str(name))
+    return number, record.rounds[number], kept[0]
 
 
 async def _values(tables: FlowTables, record: FlowRecord, names: Iterable[str]) -> dict[str, Sequence[bytes]]:
     numbers = {plan.name: number for number, plan in enumerate(record.graph.nodes)}
     values: dict[str, Sequence[bytes]] = {}
     for name in names:
-        values[name] = await tables.values(record.id, numbers[name], record.rounds[numbers[name]]) if name in numbers else ()
+        values[name] = ()
+        if name in numbers:
+            number, round = numbers[name], record.rounds[numbers[name]]
+            kept = await tables.values(record.id, number, round)
+            values[name] = [await _whole(tables, record, name, number, round, each) for each in kept]
     return values
+
+
+async def _whole(tables: FlowTables, record: FlowRecord, name: str, number: int, round: int, kept: KeptValue) -> bytes:
+    """Return what a member returned as JSON; of one that has yielded it all, or InvalidPayload if that is too long for a payload."""
+    if kept.items is None:
+        return kept.data
+    parts: list[bytes] = []
+    items = size = 0
+    while items < kept.items:
+        pieces = await tables.pieces(record.id, number, round, kept.position, items)
+        if not pieces:
+            raise InvalidPayload(f"what {name} has yielded is gone")
+        parts += [piece.data[1:-1] for piece in pieces]
+        items = pieces[-1].first + pieces[-1].items
+        size += sum(len(piece.data) for piece in pieces)
+        if size > MAX_PAYLOAD:
+            raise too_long_as_argument(name)
+    return b"[" + b",".join(parts) + b"]"
+
+
+def _streams(record: FlowRecord) -> dict[str, Source]:
+    """Return what a task is given for each node that it may read as a stream."""
+    return {
+        plan.name: Source(node=plan.name, number=number, round=record.rounds[number], group=plan.group)
+        for number, plan in enumerate(record.graph.nodes)
+    }
 
 
 async def _measured(tables: FlowTables, change: Change, present: FlowRecord, step: Step) -> Change:
@@ -261,7 +325,7 @@ async def _measured(tables: FlowTables, change: Change, present: FlowRecord, ste
     for number in step.measures:
         known = present.nodes[number]
         try:
-            members = len(await _items(tables, present, present.graph.nodes[number]))
+            members = await _length(tables, present, present.graph.nodes[number])
             nodes[number] = msgspec.structs.replace(known, members=members)
         except InvalidPayload as error:
             nodes[number] = msgspec.structs.replace(known, error=f"InvalidPayload: {error}")
@@ -280,7 +344,7 @@ def _with_errors(change: Change, refused: Mapping[tuple[str, int], str]) -> Chan
     return change._replace(nodes=nodes, more=True)
 
 
-def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mapping[int, bytes]) -> FlowRecord:
+def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mapping[int, KeptValue]) -> FlowRecord:
     """Turn the columns of a flow, and of its nodes (number, round, opened, ended, failed, error, members), into a record."""
     id, name, state, stopping, graph, submitted_at, submitted_by, deadline_at, finished_at, meta, key = row
     known = sorted(nodes, key=lambda node: int(node[0]))
@@ -289,7 +353,7 @@ def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mappin
         name=name,
         state=state,
         graph=_decode_graph(graph),
-        nodes=[NodeFacts(each[2], each[3], each[4], each[5], values.get(each[0]), each[6]) for each in known],
+        nodes=[_known(each, values.get(each[0])) for each in known],
         rounds=[each[1] for each in known],
         stopping=stopping,
         submitted_at=submitted_at,
@@ -299,6 +363,13 @@ def read_flow(row: Sequence[Any], nodes: Sequence[Sequence[Any]], values: Mappin
         meta=None if meta is None else msgspec.json.decode(meta, type=dict[str, str]),
         key=key,
     )
+
+
+def _known(node: Sequence[Any], value: KeptValue | None) -> NodeFacts:
+    _, _, opened, ended, failed, error, members = node
+    if value is None:
+        return NodeFacts(opened, ended, failed, error, None, members)
+    return NodeFacts(opened, ended, failed, error, value.data, members, value.items)
 
 
 def new_record(flow: NewFlow, now: Instant) -> FlowRecord:

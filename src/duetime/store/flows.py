@@ -14,6 +14,10 @@ from duetime.model.task import NewTask
 from duetime.store.values import Inconsistency
 
 FLOWS_AT_ONCE = 500  # that one step of `advance_flows` takes
+VALUES_AT_ONCE = 1_000  # that one page has, if they are short
+PAGE_BYTES = 1_000_000  # after which a page of values ends; the last one on it may be as long itself
+PIECE_ITEMS = 1_000  # of one piece
+PIECES_AT_ONCE = 10
 SUMMED_FROM = 64  # arrivals of a node that are worth a step, though none of its members was the last
 
 
@@ -78,6 +82,40 @@ class Member(msgspec.Struct, frozen=True):
     position: int
 
 
+class KeptValue(msgspec.Struct, frozen=True):
+    """What the member at a position returned. With `items` it has yielded so many: they are in pieces, and `data` only says that."""
+
+    position: int
+    data: bytes
+    items: int | None = None
+
+
+class NewPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """The next items that an attempt has yielded, at most PIECE_ITEMS: a JSON list of `items` of them, from the item `first` on."""
+
+    task: str
+    attempt: int
+    first: int
+    items: int
+    data: bytes
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Items that a member has yielded: a JSON list of `items` of them, from the item `first` on."""
+
+    first: int
+    items: int
+    data: bytes
+
+
+class PieceVerdict(StrEnum):
+    """What became of a piece. UNREAD: nobody reads what the task returns. STALE: the worker does not run this attempt any more."""
+
+    KEPT = "kept"
+    UNREAD = "unread"
+    STALE = "stale"
+
+
 class FlowVerdict(StrEnum):
     """What was done with a flow. REFUSED: its state does not allow it. DUPLICATE: another live flow has its key."""
 
@@ -123,8 +161,32 @@ class FlowStore(Protocol):
         """List the tasks that were made for a node in its present round and are not pruned, by position."""
         ...
 
-    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        """Return what members of a node returned in its present round, with their positions, if somebody reads it."""
+    async def flow_values(
+        self, flow: str, node: int, *, round: int | None = None, after: int = -1, limit: int = VALUES_AT_ONCE
+    ) -> list[KeptValue]:
+        """Return what members of a node returned in a round, the present one if none is given, if somebody reads it: by position.
+
+        A page ends after `limit` values, or when it has PAGE_BYTES; it is empty only if there are no more.
+        """
+        ...
+
+    async def flow_pieces(self, flow: str, node: int, position: int, *, round: int | None = None, first: int = 0) -> list[Piece]:
+        """Return what a member has yielded in a round, from the piece on that has the item `first`; a few pieces at once.
+
+        Only what the attempt has yielded that succeeded is ever returned.
+        """
+        ...
+
+    async def flow_of(self, task: str) -> str | None:
+        """Return the id of the flow that a task is a member of; None if it is none."""
+        ...
+
+    async def save_pieces(self, worker: str, pieces: Sequence[NewPiece]) -> list[PieceVerdict]:
+        """Keep what attempts of this worker have yielded.
+
+        Committed when this returns; nobody takes the attempt away meanwhile. When a member has ended only pieces of the attempt that
+        succeeded are left.
+        """
         ...
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:

@@ -207,7 +207,7 @@ class Context:
 
     def sync(self, call: Coroutine[Any, Any, T], /) -> T:
         """Run a step, sleep, wait or call in a `def` handler: `account = ctx.sync(ctx.step("account", create_account, user))`."""
-        from duetime.targets.steps import drive
+        from duetime.targets.driving import drive
 
         return drive(call)
 

@@ -13,6 +13,7 @@ import math
 import re
 import sys
 import threading
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -23,7 +24,8 @@ from msgspec.structs import astuple
 from duetime.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
 from duetime.model.task import MAX_PAYLOAD
 from duetime.targets.context import Context
-from duetime.targets.signature import resolve
+from duetime.targets.signature import resolve, yields
+from duetime.targets.streams import Results, is_results, item_type, results_from
 from duetime.targets.upgrades import Upgrade, fingerprint
 
 _ABSENT = object()
@@ -40,6 +42,8 @@ def _is_pydantic(kind: object) -> bool:
 
 def to_json(value: Any) -> Any:
     """Return a value that msgspec does not know as JSON; for `enc_hook`."""
+    if isinstance(value, Results):
+        return value.in_json()
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     raise TypeError(f"the type {type(value).__name__} has no JSON form")
@@ -47,6 +51,10 @@ def to_json(value: Any) -> Any:
 
 def from_json(kind: Any, value: object) -> Any:
     """Return JSON as a type that msgspec does not know; for `dec_hook`."""
+    if is_results(kind):
+        item = item_type(kind)
+        read = msgspec.json.Decoder(item, dec_hook=from_json).decode
+        return results_from(value, read, lambda values: msgspec.json.decode(_encode(values), type=list[item], dec_hook=from_json))  # type: ignore[valid-type]
     if _is_pydantic(kind):
         # its JSON mode, because a strict model refuses a date that comes as text in any other
         return kind.model_validate_json(_encode(value))
@@ -54,6 +62,8 @@ def from_json(kind: Any, value: object) -> Any:
 
 
 def _schema_of(kind: Any) -> dict[str, Any]:
+    if is_results(kind):  # inside of another type, of which msgspec does not tell what its items are
+        return {"type": ["array", "object"]}
     schema: dict[str, Any] = kind.model_json_schema()
     return schema
 
@@ -70,6 +80,11 @@ def encode_result(value: object, what: str = "the result") -> bytes:
     if b"null" in result and _holds_odd_number(value):
         raise InvalidPayload(f"{what}, of type {type(value).__name__}, is not JSON: it holds a number that is nan or infinite")
     return _bounded(result, what)
+
+
+def encode_yielded(item: object) -> bytes:
+    """Return what a handler yields as JSON."""
+    return encode_result(item, "what it yields")
 
 
 def _holds_odd_number(value: object) -> bool:
@@ -101,7 +116,7 @@ def _bounded(data: bytes, what: str) -> bytes:
 def check_result(handler: str, kind: Any) -> None:
     """Raise InvalidHandler if the declared type of a result cannot be made from JSON."""
     try:
-        foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
+        foreign = [each for each in _foreign(kind) if not _is_known(each)]
     except TypeError as error:
         raise InvalidHandler(f"{handler}: result={kind!r} cannot be checked: {error}") from None
     if foreign:
@@ -146,6 +161,9 @@ class OpenPayloads:
     def upgrades(self) -> str:
         return ""
 
+    def takes_results(self, name: str) -> bool:
+        return True  # nothing is known of it here
+
 
 def _decoded_result(result: bytes, kind: Any) -> Any:
     """Return a result in a type, or as plain JSON if it does not fit that."""
@@ -162,6 +180,7 @@ class FunctionPayloads:
         self._result = result
         self._name = name
         self._function = function
+        self._yields = yields(function)
         self._parameters = {parameter.name: parameter for parameter in parameters}
         self._in_order = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
         self._all_required = all(each.default is inspect.Parameter.empty for each in parameters)
@@ -177,6 +196,11 @@ class FunctionPayloads:
 
     def upgrades(self) -> str:
         return fingerprint(self._upgrades)
+
+    def takes_results(self, name: str) -> bool:
+        """Return whether a parameter is `Results[…]`, or may be."""
+        kind = self._types().get(name, Any)
+        return kind is Any or is_results(kind)
 
     def check(self) -> None:
         """Raise InvalidHandler if a parameter cannot be made from JSON; one whose annotation cannot be resolved yet is checked later."""
@@ -253,7 +277,7 @@ class FunctionPayloads:
 
     def _new_schema(self) -> bytes:
         optional = msgspec.field(default_factory=object)
-        types = self._types()
+        types = {name: _in_json(kind) for name, kind in self._types().items()}
         self._refuse_unless_json(types)
         struct = self._struct(types, optional)
         try:
@@ -322,12 +346,16 @@ class FunctionPayloads:
 
     def _return_type(self) -> Any:
         annotation = inspect.signature(self._function).return_annotation
-        return Any if annotation is inspect.Signature.empty else resolve(self._function, annotation)
+        kind = Any if annotation is inspect.Signature.empty else resolve(self._function, annotation)
+        if self._yields:
+            return list[next(iter(typing.get_args(kind)), Any)]  # type: ignore[misc]
+        return kind
 
     def _refuse_unless_json(self, types: Mapping[str, Any]) -> None:
         for name, kind in types.items():
+            kind = _in_json(kind)
             try:
-                foreign = [each for each in _foreign(kind) if not _is_pydantic(each)]
+                foreign = [each for each in _foreign(kind) if not _is_known(each)]
             except TypeError as error:
                 raise InvalidHandler(f"{self._name}: {name} cannot be checked: {error}") from None
             if foreign:
@@ -368,6 +396,15 @@ class _Bare(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def _in_json(kind: Any) -> Any:
+    """Return the type of an argument as its JSON has it: results are a list, or say where they are."""
+    return list[item_type(kind)] | dict[str, Any] if is_results(kind) else kind  # type: ignore[misc]
+
+
+def _is_known(kind: Any) -> bool:
+    return kind is Results or _is_pydantic(kind)
 
 
 def _lift_definitions(part: Any) -> dict[str, Any]:

@@ -34,11 +34,18 @@ def _called(function: Callable[..., object]) -> Callable[..., object]:
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
+def yields(function: Callable[..., object]) -> bool:
+    """Return whether a function is a generator, behind all decorators."""
+    code = _code(function)
+    return inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code)
+
+
 class Shape(msgspec.Struct, frozen=True):
-    """What a function looks like as a handler; `parameters` are those that the payload fills."""
+    """What a function looks like as a handler; `parameters` are those that the payload fills. `yields`: it is a generator."""
 
     takes_context: bool
     is_async: bool
+    yields: bool
     parameters: tuple[inspect.Parameter, ...]
 
 
@@ -55,8 +62,6 @@ def examine(name: str, function: Callable[..., object]) -> Shape:
     if not callable(function) or inspect.isclass(function):
         raise InvalidHandler(f"{name}: a handler must be a function, a bound method or a callable object, got {function!r}")
     code = _code(function)
-    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-        raise InvalidHandler(f"{name} is a generator; a handler returns one value. Collect what it yields, or submit a task for each")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -66,8 +71,8 @@ def examine(name: str, function: Callable[..., object]) -> Shape:
     for parameter in payload:
         _refuse_parameter(name, parameter)
     # a decorator around an `async def` is mostly a plain function that hands the coroutine on
-    is_async = inspect.iscoroutinefunction(_called(function)) or inspect.iscoroutinefunction(code)
-    return Shape(takes_context, is_async, tuple(payload))
+    is_async = inspect.iscoroutinefunction(_called(function)) or inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code)
+    return Shape(takes_context, is_async, yields(function), tuple(payload))
 
 
 def _is_context(name: str, function: Callable[..., object], first: inspect.Parameter) -> bool:

@@ -43,6 +43,10 @@ class Payloads(Protocol):
         """Return a function that decodes into positional arguments, which is quicker; None if the handler cannot be called with such."""
         ...
 
+    def takes_results(self, name: str) -> bool:
+        """Return whether a parameter may be a stream of results: `Results[…]`."""
+        ...
+
     def schema(self) -> bytes:
         """Return the JSON Schema of the payload."""
         ...

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 import itertools
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -32,7 +32,10 @@ from duetime.model.steps import (
     child_id,
 )
 from duetime.model.task import FINAL, NewTask, TaskRecord, delay_micros
+from duetime.store.flows import NewPiece, PieceVerdict
+from duetime.store.results import ReadsResults
 from duetime.store.values import ClaimedTask
+from duetime.targets.driving import in_loop
 from duetime.targets.payload import encode_result, from_json
 from duetime.targets.suspended import Suspended
 
@@ -41,8 +44,8 @@ T = TypeVar("T")
 ADDED = b"true"  # what an open call says once its tasks are stored
 
 
-class StepDoor(Protocol):
-    """How an attempt reaches its saved steps, from wherever its code runs."""
+class StepDoor(ReadsResults, Protocol):
+    """How an attempt reaches its saved steps and what other tasks returned, from wherever its code runs."""
 
     def now(self) -> Instant: ...
 
@@ -58,6 +61,10 @@ class StepDoor(Protocol):
 
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]: ...
 
+    async def emit(self, piece: NewPiece) -> PieceVerdict:
+        """Keep what the attempt has yielded, committed when this returns."""
+        ...
+
     def decode_result(self, record: TaskRecord) -> Any: ...
 
 
@@ -72,7 +79,7 @@ class Stepper:
         self._loading: asyncio.Lock | None = None
 
     @property
-    def _door(self) -> StepDoor:
+    def door(self) -> StepDoor:
         if self._given is None:
             raise InvalidStep("steps need a worker with a store; this context was made without one")
         return self._given
@@ -95,9 +102,9 @@ class Stepper:
         micros = delay_micros(duration)
         known = await self._begin(name, StepKind.SLEEP)
         if known is None:
-            known = await self._save(self._new(name, StepKind.SLEEP, wake_at=self._door.now() + micros))
+            known = await self._save(self._new(name, StepKind.SLEEP, wake_at=self.door.now() + micros))
         wake_at = known.wake_at or 0
-        if self._door.now() < wake_at and self._claimed.due_at < wake_at:
+        if self.door.now() < wake_at and self._claimed.due_at < wake_at:
             raise Suspended(Suspension(name, wake_at))
 
     async def wait(self, name: str, signal: str, type: Any, timeout: Seconds | None) -> Any:
@@ -107,7 +114,7 @@ class Stepper:
             raise InvalidValue(f"the timeout of a wait must be positive, got {timeout}")
         known = await self._begin(name, StepKind.SIGNAL)
         if known is None or not known.done:
-            wake_at = None if micros is None else self._door.now() + micros
+            wake_at = None if micros is None else self.door.now() + micros
             known = await self._save(self._new(name, StepKind.SIGNAL, signal=signal, wake_at=wake_at))
         if not known.done:
             raise Suspended(Suspension(name))
@@ -128,9 +135,9 @@ class Stepper:
             return []
         if not known.done and known.data is None:
             # the same ids and payloads in every attempt: who died in the middle of this is repeated
-            await self._door.add(children or self._children(name, asked))
+            await self.door.add(children or self._children(name, asked))
             known = await self._save(self._new(name, StepKind.CALL, children=known.children, data=ADDED))
-        records = await self._door.records(known.children)
+        records = await self.door.records(known.children)
         if not known.done and any(record is not None and record.state not in FINAL for record in records):
             raise Suspended(Suspension(name, children=known.children))
         values = []
@@ -139,7 +146,7 @@ class Stepper:
                 raise TaskNotFound(
                     f"task {child}, called by step {name!r}, is not stored any more: its result is lost; keep results longer"
                 )
-            values.append(self._door.decode_result(succeeded_or_raise(record)))
+            values.append(self.door.decode_result(succeeded_or_raise(record)))
         if not known.done:
             await self._save(self._new(name, StepKind.CALL, children=known.children, data=ADDED, done=True))
         return values[0] if single else values
@@ -194,7 +201,7 @@ class Stepper:
             self._loading = self._loading or asyncio.Lock()
             async with self._loading:
                 if self._saved is None:
-                    self._saved = {each.name: each for each in await self._door.load(self._claimed.id)}
+                    self._saved = {each.name: each for each in await self.door.load(self._claimed.id)}
         known = self._saved.get(name)
         if known is not None and known.kind is not kind:
             raise InvalidStep(
@@ -203,7 +210,7 @@ class Stepper:
         return known
 
     async def _save(self, step: NewStep) -> StepRecord:
-        saved = await self._door.save(step)
+        saved = await self.door.save(step)
         if saved is None:
             raise AttemptCancelled(f"attempt {step.attempt} is not the newest any more, so it cannot save step {step.name!r}")
         return saved
@@ -214,7 +221,7 @@ async def _called(name: str, function: Callable[..., Any], args: tuple[Any, ...]
     if not callable(function):
         raise InvalidStep(f"step {name!r} takes a function and its arguments, got {function!r}: leave out the brackets")
     waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-    if not _in_loop():
+    if not in_loop():
         if waits:
             raise InvalidStep(f"step {name!r} of a def handler takes a def function; {function!r} is an async one")
         value = function(*args, **kwargs)
@@ -226,28 +233,6 @@ async def _called(name: str, function: Callable[..., Any], args: tuple[Any, ...]
         value.close()
         raise InvalidStep(f"step {name!r}: {function!r} returned a coroutine, but is no async function: give the async function itself")
     return value
-
-
-def drive(call: Coroutine[Any, Any, T]) -> T:
-    """Run a call of a step in a thread without an event loop, in which nothing of it waits for one."""
-    if _in_loop():
-        call.close()
-        raise InvalidStep("ctx.sync is for def handlers; in an async handler await the call itself")
-    try:
-        call.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    call.close()
-    raise InvalidStep("ctx.sync runs calls of the context, such as ctx.step(…), and this one waits for an event loop")
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _return_type(function: Callable[..., Any]) -> Any:

@@ -27,6 +27,7 @@ class CalendarBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     monthly: Annotated[Texts, Meta(examples=[["1", "last"]])] = field(default_factory=list)
     weekdays: Annotated[str, Meta(max_length=100, examples=["mon-fri"])] = ""
     times: Annotated[Texts, Meta(examples=[["09:00-17:00"]])] = field(default_factory=list)
+    cron: Annotated[str, Meta(max_length=1_000, examples=["* 22-23,0-5 * * MON-FRI"], description="In place of all of these.")] = ""
     tz: Zone = "UTC"
     also: Annotated[list[Name], Meta(max_length=100)] = field(default_factory=list)
 
@@ -59,6 +60,7 @@ def calendar_of(body: CalendarBody) -> DayCalendar:
         monthly=body.monthly,
         weekdays=body.weekdays,
         times=body.times,
+        cron=body.cron,
         tz=body.tz,
         also=body.also,
     )
@@ -72,6 +74,7 @@ def body_of(calendar: DayCalendar) -> CalendarBody:
         monthly=[str(day) for day in calendar.monthly],
         weekdays=str(calendar.weekdays),
         times=list(calendar.times),
+        cron=calendar.cron,
         tz=calendar.tz,
         also=list(calendar.also),
     )

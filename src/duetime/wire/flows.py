@@ -11,7 +11,7 @@ from duetime.clock import SECOND
 from duetime.model.flow import MAX_NODES, Condition, FlowState, Kind
 from duetime.model.flow_values import VALUE
 from duetime.model.query import MAX_PAGE
-from duetime.store.flows import NewFlow
+from duetime.store.flows import VALUES_AT_ONCE, NewFlow
 from duetime.wire.fields import MOST_ITEMS, MOST_WAIT, Cursor, Lasting, Name
 from duetime.wire.tasks import NewTaskBody, RawNewTask, body_of
 
@@ -106,6 +106,15 @@ class MemberQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
 
     first: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+class ResultsQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which results of a node: those from a position on."""
+
+    first: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    limit: Annotated[int, Meta(ge=1, le=VALUES_AT_ONCE, description="How many at most; about a megabyte ends a page, too.")] = (
+        VALUES_AT_ONCE
+    )
 
 
 def condition_of(need: str | NeedBody) -> Condition:

@@ -336,6 +336,8 @@ class Executor:
         queue.served_at = now
         if count:
             queue.measure((now - began_at) / count, count, waited=False)
+            if queue.limits:
+                queue.begin(count)
         if due:
             queue.tally.note_successes(settled[-len(due) :], due, began_at if len(due) == count else None)
         if queue.more and len(tasks) <= queue.low:

@@ -16,9 +16,11 @@ from duetime.model.limit import Allotment, Ask, CountedLimit, Limit
 from duetime.runtime.service import Alarms, Service
 from duetime.store import Store
 from duetime.worker.held_limit import PLENTY, HeldLimit
+from duetime.worker.longest_waiting import PATIENT_FOR, LongestWaiting
 from duetime.worker.queues import HandlerQueue
 
 ASK_EVERY = 1.0  # seconds between two looks: a hint comes sooner, but may be lost
+INSIDE = 1 << 50  # microseconds: running attempts come before those that have not begun, which may wait for what these have
 
 
 def counted_limits(queues: Iterable[HandlerQueue]) -> tuple[list[str], list[CountedLimit]]:
@@ -52,6 +54,7 @@ class Inside:
         self._granted = granted
         self._has = False
         self.takes = takes
+        self.since = monotonic()
 
     def begin(self) -> None:
         self._limit.waiters.append(self)
@@ -87,6 +90,7 @@ class Permits(Service):
         self._handed_over: dict[str, HandlerQueue] = {}
         self.limits: dict[str, HeldLimit] = {}
         self._queues: list[HandlerQueue] = []
+        self._waiting = LongestWaiting()
         self.bound(queues)
 
     def bound(self, queues: Iterable[HandlerQueue]) -> None:
@@ -100,13 +104,16 @@ class Permits(Service):
     def _limit_of(self, limit: Limit, names: Mapping[str, bool]) -> HeldLimit:
         held = self.limits.setdefault(limit.name, HeldLimit(limit))
         held.uses |= dict.fromkeys(names, limit.each)
+        held.served = self.wake
         return held
 
     def forget(self) -> None:
         """Begin anew: the store took this worker for dead, and nothing runs here any more."""
         for limit in self.limits.values():
             limit.held = limit.asked = limit.awaited = 0
-            limit.over = False
+            limit.over = limit.yields = False
+            limit.first = None
+        self._waiting.forget()
         self.wake()
 
     # ---- what attempts do ----
@@ -183,13 +190,47 @@ class Permits(Service):
                 if each is limit and (attempts := max(len(queue.tasks), queue.free if queue.more else 0)):
                     need += cost * attempts
                     steps.append(cost)
+        if limit.waiters:
+            return need, limit.waiters[0].takes
+        if limit.first is not None:
+            return need, max(cost for queue in self._queues if queue is limit.first for each, cost in queue.limits if each is limit)
         return need, min(steps, default=1)
+
+    # ---- who is waited for ----
+
+    async def _find_longest_waiting(self) -> None:
+        """Say which handler is waited for, of each limit of which attempts take different numbers."""
+        limits = [limit for limit in tuple(self.limits.values()) if limit.mixed]
+        if not limits:
+            return
+        before = [limit.first for limit in limits]
+        queues = [queue for queue in self._queues if any(limit.mixed for limit, _ in queue.limits)]
+        waiting = await self._waiting.look(queues, monotonic(), self._is_due)
+        for limit in limits:
+            limit.first = next((queue for queue in waiting if any(each is limit for each, _ in queue.limits)), None)
+        if [limit.first for limit in limits] != before:
+            self._more()
+
+    async def _is_due(self, queue: HandlerQueue) -> bool:
+        for name in tuple(queue.names) or (queue.spec.name,):
+            if (await self._store.handler_load(name)).due:
+                return True
+        return False
+
+    def _waited(self, limit: HeldLimit) -> int:
+        """Return for how many microseconds somebody has waited who comes before others; 0: nobody has waited long."""
+        now = monotonic()
+        if limit.mixed and limit.waiters and (waited := now - limit.waiters[0].since) >= PATIENT_FOR:
+            return INSIDE + int(waited * 1e6)
+        first = next((queue for queue in self._queues if queue is limit.first), None)
+        return 0 if first is None else max(1, int((now - self._waiting.since(first)) * 1e6))
 
     # ---- asking ----
 
     async def run_once(self) -> float | None:
         if not self.limits:
             return None
+        await self._find_longest_waiting()
         self._number = number = max(self._number + 1, int(monotonic() * 1e6))
         asks = []
         for limit in tuple(self.limits.values()):
@@ -213,6 +254,7 @@ class Permits(Service):
                     seen=limit.seen,
                     least=limit.used + limit.step,
                     need=limit.asked,
+                    waited=self._waited(limit),
                 )
             )
         before = {name: limit.free for name, limit in self.limits.items()}
@@ -225,15 +267,19 @@ class Permits(Service):
 
     def _apply(self, limit: HeldLimit, allotment: Allotment, number: int) -> bool:
         """Take an answer; return whether to ask again at once, to confirm a version or to give back what others lack."""
-        before, was_over = limit.held, limit.over
+        before, was_over, had_yielded = limit.held, limit.over, limit.yields
         if limit.awaited == number:
             limit.held = allotment.permits
         limit.target, limit.over = PLENTY, allotment.is_over
-        if allotment.lacking and not limit.over and limit.held <= before:  # what has just come is used once
+        limit.mixed, limit.yields = allotment.mixed, allotment.yields
+        if limit.yields:
+            limit.target = 0  # whoever is waited for needs all that becomes free
+        elif allotment.lacking and not limit.over and limit.held <= before and limit.first is None:  # what has just come is used once
             is_useless = limit.used < limit.held < limit.used + limit.step
             limit.target = allotment.share if allotment.share >= limit.step and not is_useless else 0
         is_new, limit.seen = allotment.version != limit.seen, allotment.version
         self.serve(limit)
         if limit.over:
             return is_new or limit.held > limit.used
-        return is_new or (was_over and limit.asked > limit.held) or limit.held > max(limit.used, limit.target)
+        goes_on = (was_over or had_yielded) and not limit.yields and limit.asked > limit.held
+        return is_new or goes_on or limit.held > max(limit.used, limit.target)

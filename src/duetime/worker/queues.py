@@ -31,6 +31,7 @@ class HandlerQueue:
     """One handler's slots in this process, its queue, and how long its attempts take."""
 
     __slots__ = (
+        "begun",
         "concurrency",
         "duration",
         "free",
@@ -68,6 +69,7 @@ class HandlerQueue:
         self.served_at: Instant = 0  # when the queue was last known to move
         self.tally = Tally()
         self.limits: tuple[tuple[HeldLimit, int], ...] = ()  # limits of the fleet, and what an attempt takes of each
+        self.begun = 0  # attempts; counted only with such limits
         self.reserve = spec.reserve  # slots that are kept for tasks of so high a priority
         self.running: Counter[int] = Counter()  # attempts in the slots by priority; counted only with a reserve
         self.nothing_from = NO_PRIORITY  # nothing is due with such a priority or a higher one, as far as is known
@@ -91,7 +93,13 @@ class HandlerQueue:
         """How many attempts could begin now: slots, and permits of every limit."""
         if not self.limits:
             return self.free
-        return max(0, min(self.free, *(limit.free // each for limit, each in self.limits)))
+        return max(0, min(self.free, *(limit.free_for(self) // each for limit, each in self.limits)))
+
+    def begin(self, count: int = 1) -> None:
+        """Note that attempts of a handler with limits begin."""
+        self.begun += count
+        for limit, _ in self.limits:
+            limit.begin(self)
 
     def startable_below(self, ahead: Iterable[ClaimedTask]) -> dict[int, int]:
         """Return how many more tasks could begin with a lower priority than each that has a reserve, besides those that were claimed."""
@@ -356,8 +364,10 @@ class HandlerQueues:
         self._active.add(queue)
         queue.free -= 1
         self.free -= 1
-        for limit, each in queue.limits:
-            limit.used += each
+        if queue.limits:
+            for limit, each in queue.limits:
+                limit.used += each
+            queue.begin()
         if queue.reserve:
             queue.running[priority] += 1
 

@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from duetime.clock import Instant
-from duetime.errors import StoreUnavailable
+from duetime.errors import InvalidPayload, StoreUnavailable
+from duetime.model.flow_values import Source
 from duetime.model.steps import NewStep, StepRecord
 from duetime.model.task import NewTask, TaskRecord
 from duetime.store import Store
+from duetime.store.flows import NewPiece, PieceVerdict
+from duetime.store.results import ResultsPage, results_page
 from duetime.targets.spec import HandlerSpec
 
 T = TypeVar("T")
@@ -48,6 +51,22 @@ class WorkerDoor:
 
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
         return await self._here(lambda: self._store.get(ids))
+
+    async def emit(self, piece: NewPiece) -> PieceVerdict:
+        [verdict] = await self._here(lambda: self._store.save_pieces(self._worker, [piece]))
+        return verdict
+
+    async def results(self, task: str, source: Source, first: int) -> ResultsPage:
+        return await self._here(lambda: self._results(task, source, first))
+
+    async def _results(self, task: str, source: Source, first: int) -> ResultsPage:
+        # found by the task: what its payload says may come from anybody
+        flow = await self._store.flow_of(task)
+        if flow is None:
+            raise InvalidPayload(
+                f"task {task} belongs to no flow, so it cannot read the results of {source.node!r}: give it Results.of([…])"
+            )
+        return await results_page(self._store, flow, source, first)
 
     def decode_result(self, record: TaskRecord) -> Any:
         spec = self._specs.get(record.handler)

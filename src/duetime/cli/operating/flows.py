@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from duetime.cli import show
 from duetime.cli.session import Audited, json_option, on_store, store_option
@@ -104,6 +105,28 @@ def members(flow: str, node: str, first: int, limit: int, as_json: bool) -> None
 
 @flows.command()
 @click.argument("flow", metavar="ID")
+@click.argument("node", metavar="NODE")
+@json_option
+@store_option
+def results(flow: str, node: str, as_json: bool) -> None:
+    """Print what a node returned that others read, one JSON value per line.
+
+    Of a group these are the results of its tasks that succeeded, of a single task the items of the list that it returned or yielded.
+    """
+
+    async def stream(app: App) -> None:
+        found = app.flows.results(flow, node)
+        if as_json:
+            await show.stream_json_list(found, lambda: None)
+            return
+        async for item in found:
+            click.echo(msgspec.json.encode(item))
+
+    on_store(stream)
+
+
+@flows.command()
+@click.argument("flow", metavar="ID")
 @json_option
 @store_option
 def why(flow: str, as_json: bool) -> None:
@@ -163,7 +186,7 @@ def _print(found: Flow[Any], as_json: bool) -> None:
         ("by", found.submitted_by or None),
         ("deadline", None if found.deadline_at is None else show.absolute(found.deadline_at)),
         ("ended", None if found.finished_at is None else show.absolute(found.finished_at)),
-        ("result", found.result),
+        ("result", found.result if found.result_items is None else f"{found.result_items:,} items; duetime flows results lists them"),
     ]
     show.print_facts((name, value) for name, value in facts if value is not None)
     rows = [(node.name, node.handler, node.state, f"{node.ended:,} of {node.members:,}", node.why) for node in found.nodes]

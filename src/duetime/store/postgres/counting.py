@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from duetime.clock import Instant
 from duetime.model.limit import CountedLimit, PartitionRecord, RateRule, in_force
 from duetime.model.partitions import (
     AT_ONCE,
+    WHOLE_FOR,
     Admission,
     Candidate,
     Need,
@@ -27,6 +28,7 @@ from duetime.model.partitions import (
     usages_of,
 )
 from duetime.store.limits import ParkedUnder
+from duetime.store.postgres import arrays
 from duetime.store.postgres.control import Changing
 from duetime.store.postgres.records import is_uuid, write_json
 from duetime.store.postgres.runner import Runner
@@ -58,10 +60,11 @@ async def admit_claimed(
     partitions, rows, now = await _count(run, sql, spots, [str(each.task) for each in candidates], at)
     known = [each for each in candidates if all(need.spot in partitions for need in each.needs)]
     done = admit(known, partitions, rows, now)
-    entries = [(each.task, *need, each.attempt) for each in done.admitted for need in each.needs]
+    entries = [(str(each.task), *need, each.attempt) for each in done.admitted for need in each.needs]
     parked = [(each.task, *need) for each, need in done.parked]
+    tasks_of, names, parts, takes, attempts = _columns(entries, 5)
     columns = [
-        *_columns([(task, name, part, takes, attempt) for task, name, part, takes, attempt in entries], 5),
+        *(arrays.plain(tasks_of), arrays.texts(names), arrays.texts(parts), arrays.numbers(takes), arrays.numbers(attempts)),
         *_columns(done.given_back, 2),
         *_columns(parked, 4),
         [each.task for each in done.dropped],
@@ -77,13 +80,12 @@ async def go_on(run: Runner, sql: Statements, spots: Iterable[Spot], at: Any) ->
     [[written_at]] = await run.rows(sql.begin_adding, [at])
     partitions, _, now = await _count(run, sql, spots, [], at, waiting=AT_ONCE)
     onward = let_go_on(partitions, now)
+    if any(each.changed for each in partitions.values()):
+        await run.rows(sql.write_spent, _spent(partitions))
     if not onward:
         return None
     rows = [(each.task, *each.need, each.at) for each in onward]
     [[earliest]] = await run.rows(sql.go_on, [max(now, written_at), *_columns(rows, 5)])
-    spent = _spent(partitions)
-    if spent[0]:
-        await run.rows(sql.write_spent, spent)
     return None if earliest is None else int(earliest)
 
 
@@ -91,24 +93,35 @@ async def _count(
     run: Runner, sql: Statements, spots: Iterable[Spot], tasks: Sequence[str], at: Any, *, waiting: int = 0
 ) -> tuple[dict[Spot, Partition], dict[TaskKey, list[Row]], Instant]:
     """Lock the limits of some partitions, and read what is known of these."""
-    names, parts = _columns(sorted(set(spots)), 2)
-    [[text, taken, now]] = await run.rows(sql.count_partitions, [at, names, parts, waiting, list(tasks)])
+    asked = sorted(set(spots))
+    names, parts = _columns(asked, 2)
+    parameters = [at, arrays.texts(names), arrays.texts(parts), waiting, arrays.plain(tasks)]
+    [[limits, known, taken, now]] = await run.rows(sql.count_partitions, parameters)
+    bounds = {
+        name: (in_force(declared, own, until_at, now), [RateRule(*rate) for rate in rates], over)
+        for name, declared, own, until_at, rates, over in _decode(limits or "[]")
+    }
     partitions = {}
-    for name, part, declared, own, until_at, rates, over, count, waits, part_own, spent, first, running in _decode(text or "[]"):
-        rules = [RateRule(*rate) for rate in rates]
+    for spot in asked:
+        if spot[0] in bounds:
+            running, rules, over = bounds[spot[0]]
+            partitions[spot] = Partition(running, 0, over=over, rules=rules)
+    for index, count, waits, own, spent, first, running_tasks in _decode(known or "[]"):
+        spot = asked[index - 1]
+        running, rules, over = bounds[spot[0]]
         used = [Spent()] * len(rules)
         for rate, since, starts in spent or ():
             if rate < len(rules):
                 used[rate] = Spent(since, starts)
-        partitions[name, part] = Partition(
-            in_force(declared, own, until_at, now) if part_own is None else part_own,
-            count,
+        partitions[spot] = Partition(
+            running if own is None else own,
+            count or 0,
             over=over,
             rules=rules,
             spent=used,
             waits=waits,
             waiting=[Waiting(*each) for each in first or ()],
-            running_tasks=running or (),
+            running_tasks=running_tasks or (),
         )
     rows: dict[TaskKey, list[Row]] = {}
     for task, name, part, takes, attempt, since in _decode(taken or "[]"):
@@ -120,10 +133,10 @@ def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[list[Any]]:
     return [[row[index] for row in rows] for index in range(count)]
 
 
-def _spent(partitions: Mapping[Spot, Partition]) -> list[list[Any]]:
-    return _columns(
-        [(*spot, rate, *spent) for spot, each in sorted(partitions.items()) if each.changed for rate, spent in enumerate(each.spent)], 5
-    )
+def _spent(partitions: Mapping[Spot, Partition]) -> list[str]:
+    rows = [(*spot, rate, *spent) for spot, each in sorted(partitions.items()) if each.changed for rate, spent in enumerate(each.spent)]
+    names, parts, rates, ats, used = _columns(rows, 5)
+    return [arrays.texts(names), arrays.texts(parts), *map(arrays.numbers, (rates, ats, used))]
 
 
 class Counting(Changing):
@@ -156,9 +169,11 @@ class Counting(Changing):
         if earliest is not None:
             self._hint(HintKind.DUE, earliest)
 
-    async def leave_limits(self, attempts: Sequence[tuple[str, int]]) -> None:
-        """Free what ended attempts took, and let the next ones go on."""
-        spots = await self._opened.rows(self._sql.leave_admitted, _columns(attempts, 2))
+    async def leave_limits(self, attempts: Sequence[tuple[str, int]], limits: Collection[str] | None = None) -> None:
+        """Free what ended attempts took of limits, or of whichever they have, and let the next ones go on."""
+        tasks, numbers = _columns(attempts, 2)
+        parameters = [arrays.plain(tasks), arrays.numbers(numbers), None if limits is None else list(limits)]
+        spots = await self._opened.rows(self._sql.leave_admitted, parameters)
         if spots:
             await self._let_go_on([(name, part) for name, part in spots])
 
@@ -203,7 +218,7 @@ class Counting(Changing):
         at = self._clock.parameter
         [[count]] = await self._opened.rows(self._sql.forget_vain_admitted, [at, SPOTS_AT_ONCE])
         spots = await self._opened.rows(self._sql.parked_spots, [SPOTS_AT_ONCE])
-        await self._opened.rows(self._sql.forget_spent, [at])
+        await self._opened.rows(self._sql.forget_spent, [at, WHOLE_FOR])
         await self._opened.rows(self._sql.forget_partitions, [at])
         if spots:
             await self._let_go_on([(name, part) for name, part in spots])

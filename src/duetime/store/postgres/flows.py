@@ -36,7 +36,24 @@ from duetime.store.conducting import (
     retried_nodes,
 )
 from duetime.store.flow_inspection import Correction, Ends, inspect_flows
-from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.flows import (
+    FLOWS_AT_ONCE,
+    PAGE_BYTES,
+    PIECE_ITEMS,
+    PIECES_AT_ONCE,
+    SUMMED_FROM,
+    VALUES_AT_ONCE,
+    FlowCount,
+    FlowPage,
+    FlowRecord,
+    FlowVerdict,
+    KeptValue,
+    Member,
+    NewFlow,
+    NewPiece,
+    Piece,
+    PieceVerdict,
+)
 from duetime.store.postgres.accepting import Accepting
 from duetime.store.postgres.callers import CallersTransactions, callers_transaction
 from duetime.store.postgres.control import Sweeping, retry, write_time
@@ -74,6 +91,7 @@ class Tables:
         self._now = now
         self._lock_parents = lock_parents
         self.earliest: Instant | None = None
+        self._floor: str | None = None  # all that earlier transactions have written had arrived when that was read last
 
     async def lock(self, ids: Sequence[str]) -> list[Held]:
         """Lock flows and read them by statements of their own, which see what was committed until the locks were there."""
@@ -84,13 +102,14 @@ class Tables:
         asked = [list(ids)]
         nodes: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
         arrivals: defaultdict[str, list[Arrival]] = defaultdict(list)
-        for flow, *arrival in await self._run.rows(self._sql.flow_arrivals, asked):
+        for flow, *arrival, floor in await self._run.rows(self._sql.flow_arrivals, asked):
             arrivals[flow].append(Arrival(*arrival))
+            self._floor = floor
         for flow, *node in await self._run.rows(self._sql.flow_nodes, asked):
             nodes[flow].append(node)
-        values: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
-        for flow, number, data in await self._run.rows(self._sql.single_values, asked):
-            values[flow][number] = data.encode()
+        values: defaultdict[str, dict[int, KeptValue]] = defaultdict(dict)
+        for flow, number, data, items in await self._run.rows(self._sql.single_values, asked):
+            values[flow][number] = KeptValue(0, data.encode(), items)
         rows = await self._run.rows(self._sql.read_flows, asked)
         return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
 
@@ -136,7 +155,7 @@ class Tables:
 
     async def write(self, changes: Sequence[Change]) -> None:
         columns = [[c.flow for c in changes], [c.state for c in changes], [c.stopping for c in changes], [c.more for c in changes]]
-        await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes]])
+        await self._run.rows(self._sql.write_flows, [*columns, [c.finished_at for c in changes], self._floor])
         nodes = [(c.flow, number, k.opened, k.ended, k.failed, k.error, k.members) for c in changes for number, k in c.nodes]
         if nodes:
             await self._run.rows(self._sql.write_nodes, [list(column) for column in zip(*nodes, strict=True)])
@@ -149,8 +168,12 @@ class Tables:
         rows = [] if key is None else await self._run.rows(self._sql.key_of_flow, [name, key])
         return rows[0][0] if rows else None
 
-    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
-        return [data.encode() for _, data in await self._run.rows(self._sql.values_of, [flow, node, round])]
+    async def values(self, flow: str, node: int, round: int) -> list[KeptValue]:
+        return [_read_value(row) for row in await self._run.rows(self._sql.values_of, [flow, node, round])]
+
+    async def pieces(self, flow: str, node: int, round: int, position: int, first: int) -> list[Piece]:
+        rows = await self._run.rows(self._sql.pieces_of, _pieces_asked(flow, node, round, position, first))
+        return [_read_piece(row) for row in rows]
 
     async def tell(self, signals: Sequence[NewSignal]) -> None:
         await self._run.rows(self._sql.put_signals, [self._now, *sent(signals)])
@@ -163,6 +186,21 @@ class Tables:
         if submission.earliest is not None:
             self.earliest = submission.earliest if self.earliest is None else min(self.earliest, submission.earliest)
         await self._run.rows(self._sql.insert_members, [list(column) for column in zip(*members, strict=True)])
+
+
+_VERDICTS = (PieceVerdict.STALE, PieceVerdict.KEPT, PieceVerdict.UNREAD)
+
+
+def _read_value(row: Sequence[Any]) -> KeptValue:
+    return KeptValue(row[0], row[1].encode(), row[2])
+
+
+def _read_piece(row: Sequence[Any]) -> Piece:
+    return Piece(row[0], row[1], row[2].encode())
+
+
+def _pieces_asked(flow: str, node: int, round: int, position: int, first: int) -> list[Any]:
+    return [flow, node, round, position, first - PIECE_ITEMS, first, PIECES_AT_ONCE]
 
 
 async def add_to(tables: Tables, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted]:
@@ -229,12 +267,39 @@ class FlowKeeping(CallersTransactions, Registering, Accepting, Operations, Sweep
         rows = await self._opened.rows(self._sql.members_of, [flow, node, found.rounds[node], after, limit])
         return [Member(*row) for row in rows]
 
-    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        [found] = await self.flows([flow])
-        if found is None or not 0 <= node < len(found.rounds):
+    async def flow_values(
+        self, flow: str, node: int, *, round: int | None = None, after: int = -1, limit: int = VALUES_AT_ONCE
+    ) -> list[KeptValue]:
+        known = await self._round(flow, node, round)
+        rows = await self._opened.rows(self._sql.next_values, [flow, node, known, after, limit, PAGE_BYTES]) if known else []
+        return [_read_value(row) for row in rows]
+
+    async def flow_pieces(self, flow: str, node: int, position: int, *, round: int | None = None, first: int = 0) -> list[Piece]:
+        known = await self._round(flow, node, round)
+        if not known or not await self._opened.rows(self._sql.has_yielded, [flow, node, known, position]):
             return []
-        rows = await self._opened.rows(self._sql.values_of, [flow, node, found.rounds[node]])
-        return [(position, data.encode()) for position, data in rows]
+        rows = await self._opened.rows(self._sql.pieces_of, _pieces_asked(flow, node, known, position, first))
+        return [_read_piece(row) for row in rows]
+
+    async def _round(self, flow: str, node: int, round: int | None) -> int:
+        """Return the round that is asked for, which is the present one if none is given; 0 if there is none."""
+        if not is_uuid(flow):
+            return 0
+        if round is not None:
+            return round
+        rows = await self._opened.rows(self._sql.round_of, [flow, node])
+        return int(rows[0][0]) if rows else 0
+
+    async def flow_of(self, task: str) -> str | None:
+        rows = await self._opened.rows(self._sql.flow_of, [task]) if is_uuid(task) else []
+        return str(rows[0][0]) if rows else None
+
+    async def save_pieces(self, worker: str, pieces: Sequence[NewPiece]) -> list[PieceVerdict]:
+        if not pieces:
+            return []
+        columns = [[p.task for p in pieces], [p.attempt for p in pieces], [p.first for p in pieces], [p.items for p in pieces]]
+        [[said]] = await self._opened.rows(self._sql.save_pieces, [worker, *columns, [p.data.decode() for p in pieces]])
+        return [_VERDICTS[number] for number in said]
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
         if not is_uuid(flow):

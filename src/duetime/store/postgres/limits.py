@@ -27,16 +27,16 @@ class Limiting(OpenSchema):
         columns = [
             *([ask.limit for ask in asks], [ask.declared for ask in asks], [write_json(dict(ask.uses)) for ask in asks]),
             *([ask.held for ask in asks], [ask.want for ask in asks], [ask.seen for ask in asks]),
-            *([ask.least for ask in asks], [max(ask.want, ask.need) for ask in asks]),
+            *([ask.least for ask in asks], [max(ask.want, ask.need) for ask in asks], [ask.waited for ask in asks]),
         ]
 
         async def send(link: Link) -> list[Sequence[Any]]:
             return await link.rows(self._sql.allot, [self._clock.parameter, worker, number, *columns, link.incarnation])
 
         rows = await self._opened.once(send)
-        if any(row[7] for row in rows):
+        if any(row[9] for row in rows):
             self._hint(HintKind.LIMITS)
-        found = {row[0]: Allotment(*row[:7]) for row in rows}
+        found = {row[0]: Allotment(*row[:9]) for row in rows}
         return [found[ask.limit] for ask in asks if ask.limit in found]
 
     async def put_limit(

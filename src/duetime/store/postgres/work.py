@@ -66,7 +66,7 @@ class Claims:
         self._open_claims: dict[str, OpenClaims] = {}  # by worker
         self._flows: dict[str, str] = {}  # by task: what it is claimed as a member of
         self._usages: Mapping[str, Sequence[Usage]] = {}  # by handler: what its attempts take of limits that the store counts
-        self.admitted: dict[str, int] = {}  # by task: the attempt that such a limit has admitted
+        self.admitted: dict[str, tuple[int, tuple[str, ...]]] = {}  # by task: the attempt that such limits have admitted, and these
         self.freed: set[Spot] = set()  # partitions in which others may go on
         self.replaced: list[str] = []  # running tasks that newer ones replace
 
@@ -297,17 +297,21 @@ class Claims:
         if admitted is None:
             return set()
         refused, done = admitted
-        self.admitted |= {str(each.task): each.attempt for each in done.admitted}
+        self.admitted |= {str(each.task): (each.attempt, tuple(need.limit for need in each.needs)) for each in done.admitted}
         self.freed |= done.freed
         self.replaced += map(str, done.stopped)
         return refused
 
-    def left_by(self, settlements: Sequence[Settlement]) -> list[tuple[str, int]]:
-        """Return the attempts among these that counted limits have admitted, and forget them."""
-        found = [(each.id, each.attempt) for each in settlements if self.admitted.get(each.id) == each.attempt]
-        for task, _ in found:
-            del self.admitted[task]
-        return found
+    def left_by(self, settlements: Sequence[Settlement]) -> tuple[list[tuple[str, int]], set[str]] | None:
+        """Return the attempts among these that counted limits have admitted, and the limits; and forget them. None: there are none."""
+        found, limits = [], set[str]()
+        for each in settlements:
+            admitted = self.admitted.get(each.id)
+            if admitted is not None and admitted[0] == each.attempt:
+                del self.admitted[each.id]
+                found.append((each.id, each.attempt))
+                limits.update(admitted[1])
+        return (found, limits) if found else None
 
     def rotation(self, handlers: Iterable[str]) -> list[str]:
         return self._claim_order.rotation(handlers)
@@ -542,7 +546,7 @@ class Working(Counting):
         if settled.parked:
             self._hint(HintKind.PARKED)
         if self._claims.admitted and (left := self._claims.left_by(settlements)):
-            await self.leave_limits(left)
+            await self.leave_limits(*left)
         return settled.verdicts
 
     async def _after_admission(self) -> None:

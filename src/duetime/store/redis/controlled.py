@@ -103,6 +103,8 @@ class Controlled(OpenServer):
         self.flow_counts = control.flow_counts
         self.flow_members = control.flow_members
         self.flow_values = control.flow_values
+        self.flow_pieces = control.flow_pieces
+        self.flow_of = control.flow_of
         self.advance_flows = control.advance_flows
         self.inspect_flows = control.inspect_flows
         self.prune_flows = control.prune_flows

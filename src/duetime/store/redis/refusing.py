@@ -11,7 +11,7 @@ from duetime.model.outcome import Acceptance, Settlement, SettleVerdict
 from duetime.model.steps import NewSignal, NewStep, StepRecord
 from duetime.model.task import TaskRecord
 from duetime.store.accepting import Heard, OpenAttempt, Report, Withdrawal
-from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow
+from duetime.store.flows import FlowRecord, FlowVerdict, NewFlow, NewPiece, PieceVerdict
 from duetime.store.intents import Intent
 from duetime.store.limits import ParkedUnder
 from duetime.store.redis.database import OpenServer, refused
@@ -34,6 +34,9 @@ class Refusing(OpenServer):
 
     async def retry_flow(self, flow: str) -> FlowVerdict:
         return FlowVerdict.UNKNOWN
+
+    async def save_pieces(self, worker: str, pieces: Sequence[NewPiece]) -> list[PieceVerdict]:
+        return [PieceVerdict.UNREAD] * len(pieces)
 
     async def rerun_flow(self, flow: str, node: int) -> FlowVerdict:
         return FlowVerdict.UNKNOWN

@@ -116,6 +116,9 @@ class ControlVerbs:
         self.flow_counts = control.flow_counts
         self.flow_members = control.flow_members
         self.flow_values = control.flow_values
+        self.flow_pieces = control.flow_pieces
+        self.flow_of = control.flow_of
+        self.save_pieces = control.save_pieces
         self.stop_flow = control.stop_flow
         self.retry_flow = control.retry_flow
         self.rerun_flow = control.rerun_flow

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import DAY, CountedLimit, PartitionRecord, RateRule, in_force
+from duetime.model.limit import CountedLimit, PartitionRecord, RateRule, in_force
 from duetime.model.partitions import (
     AT_ONCE,
+    WHOLE_FOR,
     Admission,
     Candidate,
     Counted,
@@ -38,6 +40,8 @@ from duetime.store.values import HintKind
 SPOTS_AT_ONCE = 1_000
 _uses = msgspec.json.Decoder(dict[str, int]).decode
 _rules = msgspec.json.Decoder(list[RateRule]).decode
+_decode = msgspec.json.Decoder().decode
+_NOTHING = Spent()
 
 
 def read_counted(connection: sqlite3.Connection, known: Counted, version: int) -> Counted:
@@ -64,7 +68,7 @@ def admit_chosen(connection: sqlite3.Connection, counted: Counted, chosen: Seque
     if not rows:
         return Admitted(chosen)
     candidates = []
-    for task, handler, collection, payload, extras, attempt, _ in rows:
+    for task, handler, collection, payload, extras, attempt in rows:
         found = read_extras(extras)
         meta = {} if found is None or found.meta is None else found.meta
         candidates.append(Candidate(task, attempt, needs_of(counted.usages[handler], payload, collection or None, meta)))
@@ -79,24 +83,28 @@ def admit_chosen(connection: sqlite3.Connection, counted: Counted, chosen: Seque
 def _partitions(connection: sqlite3.Connection, spots: Iterable[Spot], now: Instant, waiting: int = 0) -> dict[Spot, Partition]:
     spots = sorted(spots)
     names = {"names": write_json(sorted({name for name, _ in spots})), "now": now}
-    limits = {row[0]: row[1:] for row in connection.execute(SQL.limits_named, names)}
+    limits = {
+        name: (in_force(declared, own, until_at, now), _rules(rates), over)
+        for name, declared, own, until_at, rates, over in connection.execute(SQL.limits_named, names)
+    }
+    asked = write_json(spots)
+    (any_waits,) = connection.execute(SQL.any_limited).fetchone()
+    known = _read(connection.execute(SQL.partitions_known, {"spots": asked, "now": now, "waits": any_waits}))
+    facts = {index: (taken, waits, own) for index, taken, waits, own in known}
+    spent = _spent(connection, asked) if any(rules for _, rules, _ in limits.values()) else {}
     partitions = {}
-    for name, part in spots:
+    for index, (name, part) in enumerate(spots):
         if name not in limits:
             continue
-        declared, own, until_at, rates, over = limits[name]
-        taken, waits, part_own = connection.execute(SQL.partition_facts, {"name": name, "part": part, "now": now}).fetchone()
-        rules = _rules(rates)
-        spent = [Spent()] * len(rules)
-        for rate, at, used in connection.execute(SQL.partition_spent, (name, part)) if rules else ():
-            if rate < len(rules):
-                spent[rate] = Spent(at, used)
+        running, rules, over = limits[name]
+        taken, waits, own = facts.get(index, (0, False, None))
+        used = spent.get(index, {}) if rules else {}
         partitions[name, part] = Partition(
-            in_force(declared, own, until_at, now) if part_own is None else part_own,
-            taken,
+            running if own is None else own,
+            taken or 0,
             over=over,
             rules=rules,
-            spent=spent,
+            spent=[used.get(rate, _NOTHING) for rate in range(len(rules))],
             waits=bool(waits),
             waiting=[Waiting(*row) for row in connection.execute(SQL.partition_waiting, (name, part, waiting))]
             if waiting and waits
@@ -106,9 +114,23 @@ def _partitions(connection: sqlite3.Connection, spots: Iterable[Spot], now: Inst
     return partitions
 
 
+def _spent(connection: sqlite3.Connection, spots: str) -> dict[int, dict[int, Spent]]:
+    """Return what is spent of the rates of partitions, by their index and the number of the rate."""
+    spent: dict[int, dict[int, Spent]] = {}
+    for index, rate, at, used in _read(connection.execute(SQL.partitions_spent, (spots,))):
+        spent.setdefault(index, {})[rate] = Spent(at, used)
+    return spent
+
+
+def _read(cursor: sqlite3.Cursor) -> list[Any]:
+    """Read an answer that comes as one JSON array: in one step, during which the event loop goes on."""
+    rows: list[Any] = _decode(cursor.fetchone()[0])
+    return rows
+
+
 def _rows(connection: sqlite3.Connection, tasks: Sequence[int | str]) -> dict[int | str, list[Row]]:
     rows: dict[int | str, list[Row]] = {}
-    for task, name, part, takes, attempt, at in connection.execute(SQL.admitted_rows, (write_json(tasks),)):
+    for task, name, part, takes, attempt, at in _read(connection.execute(SQL.admitted_rows, (write_json(tasks),))):
         rows.setdefault(task, []).append(Row(Need(name, part, takes), attempt, at))
     return rows
 
@@ -117,7 +139,7 @@ def _write(connection: sqlite3.Connection, done: Admission, partitions: Mapping[
     if done.given_back:
         connection.executemany(SQL.delete_admitted, done.given_back)
     entries = [(each.task, *need, each.attempt, now) for each in done.admitted for need in each.needs]
-    connection.executemany(SQL.put_admitted, entries)
+    connection.execute(SQL.put_admitted, (write_json(entries),))
     for name, part in done.replaced:
         _drop(connection, connection.execute(SQL.parked_task_in, (name, part)).fetchall(), now)
     parked = [(each.task, *need) for each, need in done.parked]
@@ -136,9 +158,9 @@ def _drop(connection: sqlite3.Connection, parked: Sequence[tuple[int, int, int, 
 
 
 def _write_spent(connection: sqlite3.Connection, partitions: Mapping[Spot, Partition]) -> None:
-    for (name, part), partition in partitions.items():
-        if partition.changed:
-            connection.executemany(SQL.put_spent, [(name, part, rate, *spent) for rate, spent in enumerate(partition.spent)])
+    rows = [(*spot, rate, *spent) for spot, each in partitions.items() if each.changed for rate, spent in enumerate(each.spent)]
+    if rows:
+        connection.execute(SQL.put_spent, (write_json(rows),))
 
 
 def go_on(connection: sqlite3.Connection, spots: Iterable[Spot], now: Instant) -> Instant | None:
@@ -147,7 +169,7 @@ def go_on(connection: sqlite3.Connection, spots: Iterable[Spot], now: Instant) -
     earliest: Instant | None = None
     for each in let_go_on(partitions, now):
         for lane, due_at, *counts in connection.execute(SQL.take_limited, (each.task,)).fetchall():
-            connection.execute(SQL.put_admitted, (each.task, *each.need, None, each.at))
+            connection.execute(SQL.put_admitted, (write_json([(each.task, *each.need, None, each.at)]),))
             at = put_due(connection, [(lane, int(each.task), due_at, *counts)], max(now, each.at))
             earliest = at if earliest is None or at is None else min(earliest, at)
     _write_spent(connection, partitions)
@@ -156,7 +178,10 @@ def go_on(connection: sqlite3.Connection, spots: Iterable[Spot], now: Instant) -
 
 def leave(connection: sqlite3.Connection, attempts: Sequence[tuple[str, int]], now: Instant) -> Instant | None:
     """Free what attempts took that have ended, and let the next ones go on."""
-    spots = set(connection.execute(SQL.leave_admitted, (write_json(attempts),)).fetchall())
+    ended = write_json(attempts)
+    (any_waits,) = connection.execute(SQL.any_limited).fetchone()
+    spots = connection.execute(SQL.spots_left, (ended,)).fetchall() if any_waits else []
+    connection.execute(SQL.leave_admitted, (ended,))
     return go_on(connection, spots, now) if spots else None
 
 
@@ -165,7 +190,7 @@ def look(connection: sqlite3.Connection, now: Instant) -> tuple[int, Instant | N
     vain = connection.execute(SQL.vain_admitted, {"now": now, "limit": SPOTS_AT_ONCE}).fetchall()
     connection.executemany(SQL.delete_admitted, [(task, name) for task, name, _ in vain])
     spots = connection.execute(SQL.parked_spots, (SPOTS_AT_ONCE,)).fetchall()
-    connection.execute(SQL.forget_spent, (now - 2 * DAY,))
+    connection.execute(SQL.forget_spent, {"now": now, "whole_for": WHOLE_FOR})
     connection.execute(SQL.forget_partitions, (now,))
     return len(vain), go_on(connection, spots, now) if spots else None
 

@@ -37,7 +37,24 @@ from duetime.store.conducting import (
     retried_nodes,
 )
 from duetime.store.flow_inspection import Correction, Ends, inspect_flows
-from duetime.store.flows import FLOWS_AT_ONCE, SUMMED_FROM, FlowCount, FlowPage, FlowRecord, FlowVerdict, Member, NewFlow
+from duetime.store.flows import (
+    FLOWS_AT_ONCE,
+    PAGE_BYTES,
+    PIECE_ITEMS,
+    PIECES_AT_ONCE,
+    SUMMED_FROM,
+    VALUES_AT_ONCE,
+    FlowCount,
+    FlowPage,
+    FlowRecord,
+    FlowVerdict,
+    KeptValue,
+    Member,
+    NewFlow,
+    NewPiece,
+    Piece,
+    PieceVerdict,
+)
 from duetime.store.sqlite import control
 from duetime.store.sqlite.accepting import Accepting
 from duetime.store.sqlite.control import Changing
@@ -51,7 +68,7 @@ from duetime.store.sqlite.workers import Registering
 from duetime.store.values import CancelVerdict, ChangeVerdict, DeleteVerdict, HintKind, Inconsistency
 
 SWEPT_AT_ONCE = 500
-REMAINS = (SQL.delete_values, SQL.delete_arrivals, SQL.delete_members, SQL.delete_drafts, SQL.delete_nodes)
+REMAINS = (SQL.delete_yielded, SQL.delete_values, SQL.delete_arrivals, SQL.delete_members, SQL.delete_drafts, SQL.delete_nodes)
 
 
 class Tables:
@@ -71,9 +88,9 @@ class Tables:
         arrivals: defaultdict[str, list[Arrival]] = defaultdict(list)
         for flow, *arrival in await self._run.rows(SQL.flow_arrivals, asked):
             arrivals[flow].append(Arrival(*arrival))
-        values: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
-        for flow, number, data in await self._run.rows(SQL.single_values, asked):
-            values[flow][number] = data.encode()
+        values: defaultdict[str, dict[int, KeptValue]] = defaultdict(dict)
+        for flow, number, data, items in await self._run.rows(SQL.single_values, asked):
+            values[flow][number] = KeptValue(0, data.encode(), items)
         rows = await self._run.rows(SQL.read_flows, asked)
         return [Held(read_flow(row, nodes[row[0]], values[row[0]]), arrivals[row[0]]) for row in rows]
 
@@ -130,8 +147,12 @@ class Tables:
         rows = [] if key is None else await self._run.rows(SQL.key_of_flow, (name, key))
         return rows[0][0] if rows else None
 
-    async def values(self, flow: str, node: int, round: int) -> list[bytes]:
-        return [data.encode() for _, data in await self._run.rows(SQL.values_of, (flow, node, round))]
+    async def values(self, flow: str, node: int, round: int) -> list[KeptValue]:
+        return [_read_value(row) for row in await self._run.rows(SQL.values_of, (flow, node, round))]
+
+    async def pieces(self, flow: str, node: int, round: int, position: int, first: int) -> list[Piece]:
+        rows = await self._run.rows(SQL.pieces_of, _pieces_asked(flow, node, round, position, first))
+        return [_read_piece(row) for row in rows]
 
     async def tell(self, signals: Sequence[NewSignal]) -> None:
         for each in signals:
@@ -142,6 +163,37 @@ class Tables:
         await submission.add(tasks)
         self.earliest = min(self.earliest, submission.earliest)
         await self._run.many(SQL.insert_member, [(m.flow, m.node, m.round, m.position, m.keeps, m.task) for m in members])
+
+
+def _read_value(row: Sequence[Any]) -> KeptValue:
+    return KeptValue(row[0], row[1].encode(), row[2])
+
+
+def _read_piece(row: Sequence[Any]) -> Piece:
+    return Piece(row[0], row[1], row[2].encode())
+
+
+def _pieces_asked(flow: str, node: int, round: int, position: int, first: int) -> tuple[Any, ...]:
+    return (flow, node, round, position, first - PIECE_ITEMS, first, PIECES_AT_ONCE)
+
+
+def _round(connection: sqlite3.Connection, flow: str, node: int, round: int | None) -> int:
+    """Return the round that is asked for, which is the present one if none is given; 0 if there is none."""
+    if round is not None:
+        return round
+    row = connection.execute(SQL.round_of, (flow, node)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _keep(connection: sqlite3.Connection, worker: str, piece: NewPiece) -> PieceVerdict:
+    row = connection.execute(SQL.yielding, (piece.attempt, worker, piece.task)).fetchone()
+    if row is None or not row[4]:
+        return PieceVerdict.UNREAD
+    *member, _, runs = row
+    if not runs:
+        return PieceVerdict.STALE
+    connection.execute(SQL.put_piece, (*member, piece.first, piece.items, piece.attempt, piece.data.decode()))
+    return PieceVerdict.KEPT
 
 
 def _add(connection: sqlite3.Connection, flow: NewFlow, now: Instant) -> tuple[FlowRecord, Conducted, Instant]:
@@ -272,15 +324,41 @@ class FlowKeeping(Submitting, Accepting, Registering, Changing, Upkeep):
 
         return await self._read(job)
 
-    async def flow_values(self, flow: str, node: int) -> list[tuple[int, bytes]]:
-        def job(connection: sqlite3.Connection) -> list[tuple[int, bytes]]:
-            found = _read(connection, [flow]).get(flow)
-            if found is None or not 0 <= node < len(found.rounds):
-                return []
-            rows = connection.execute(SQL.values_of, (flow, node, found.rounds[node])).fetchall()
-            return [(position, data.encode()) for position, data in rows]
+    async def flow_values(
+        self, flow: str, node: int, *, round: int | None = None, after: int = -1, limit: int = VALUES_AT_ONCE
+    ) -> list[KeptValue]:
+        def job(connection: sqlite3.Connection) -> list[KeptValue]:
+            found: list[KeptValue] = []
+            size = 0
+            rows = connection.execute(SQL.next_values, (flow, node, _round(connection, flow, node, round), after, limit))
+            for row in rows:
+                found.append(_read_value(row))
+                size += len(found[-1].data)
+                if size >= PAGE_BYTES:
+                    break
+            rows.close()
+            return found
 
         return await self._read(job)
+
+    async def flow_pieces(self, flow: str, node: int, position: int, *, round: int | None = None, first: int = 0) -> list[Piece]:
+        def job(connection: sqlite3.Connection) -> list[Piece]:
+            known = _round(connection, flow, node, round)
+            if connection.execute(SQL.has_yielded, (flow, node, known, position)).fetchone() is None:
+                return []
+            rows = connection.execute(SQL.pieces_of, _pieces_asked(flow, node, known, position, first))
+            return [_read_piece(row) for row in rows.fetchall()]
+
+        return await self._read(job)
+
+    async def flow_of(self, task: str) -> str | None:
+        row = await self._read(lambda connection: connection.execute(SQL.flow_of, (task,)).fetchone())
+        return None if row is None else str(row[0])
+
+    async def save_pieces(self, worker: str, pieces: Sequence[NewPiece]) -> list[PieceVerdict]:
+        if not pieces:
+            return []
+        return await self._write(lambda connection: [_keep(connection, worker, piece) for piece in pieces])
 
     async def stop_flow(self, flow: str, why: Stopping) -> FlowVerdict:
         verdict = await self._write(lambda connection: _stop(connection, flow, why, self._clock.now()))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duetime.clock import Instant
-from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule, granted, in_force
+from duetime.model.limit import Allotment, Ask, Holder, LimitRecord, RateRule, granted, in_force, is_mixed, yields
 from duetime.model.pulled import Left
 from duetime.store.sqlite.database import OpenFile
 from duetime.store.sqlite.records import write_json
@@ -70,23 +70,28 @@ def _allot(connection: sqlite3.Connection, worker: str, number: int, asks: Seque
     for ask in asks:
         connection.execute(SQL.declare_limit, (ask.limit, ask.declared, write_json(dict(ask.uses))))
         declared, uses, version, own, until_at = connection.execute(SQL.limit, (ask.limit,)).fetchone()
-        had, wanted, last = connection.execute(SQL.permit, (ask.limit, worker)).fetchone() or (0, 0, -1)
+        had, wanted, last, waited_since = connection.execute(SQL.permit, (ask.limit, worker)).fetchone() or (0, 0, -1, None)
         if last >= number:
             continue
         others, lacking, sharing = connection.execute(SQL.others_permits, (ask.limit, worker)).fetchone()
         others += _taken(_uses(uses), accepted)
-        running = in_force(declared, own, until_at, now)
-        permits = granted(running, others, ask)
-        connection.execute(SQL.put_permit, (ask.limit, worker, permits, max(ask.want, ask.need), ask.seen, number))
-        allotments.append(Allotment(ask.limit, permits, running, version, others + permits, lacking, sharing + 1))
+        running, mixed = in_force(declared, own, until_at, now), is_mixed(_uses(uses))
+        own_wait = (now - ask.waited, worker) if ask.waited else None
+        yielding = mixed and yields(own_wait, connection.execute(SQL.longest_waiting, (ask.limit, worker)).fetchone())
+        permits = granted(running, others, ask, yielding=yielding)
+        since = own_wait[0] if own_wait is not None and permits < ask.least else None
+        connection.execute(SQL.put_permit, (ask.limit, worker, permits, max(ask.want, ask.need), ask.seen, number, since))
+        allotments.append(Allotment(ask.limit, permits, running, version, others + permits, lacking, sharing + 1, mixed, yielding))
         tells = tells or (permits < had and lacking > 0) or (permits < ask.want and (wanted <= had or max(ask.want, ask.need) > wanted))
+        tells = tells or (since is None) != (waited_since is None)
     return allotments, tells
 
 
 def left_of_limits(connection: sqlite3.Connection, wants: Mapping[str, int], now: Instant) -> list[Left]:
-    """Return how much is left of the limits by permits that any of these handlers has."""
+    """Return how much is left of the limits by permits that any of these handlers has: nothing while somebody is waited for."""
+    awaited = {name for (name,) in connection.execute(SQL.limits_waited_for)}
     return [
-        Left(record.name, record.uses, record.running_at(now) - record.out)
+        Left(record.name, record.uses, 0 if record.name in awaited and is_mixed(record.uses) else record.running_at(now) - record.out)
         for record in _limits(connection)
         if not record.is_counted and wants.keys() & record.uses.keys()
     ]

@@ -200,6 +200,8 @@ def _count_members(connection: sqlite3.Connection, ended: str) -> None:
     """Tell the flows of ended tasks that these have arrived, and keep what they returned if somebody reads it."""
     connection.execute(SQL.insert_arrivals, (ended,))
     connection.execute(SQL.insert_values, (ended,))
+    if connection.execute(SQL.any_piece).fetchone():
+        connection.execute(SQL.forget_pieces, (ended,))
 
 
 def remove(connection: sqlite3.Connection, ended: Sequence[int]) -> None:

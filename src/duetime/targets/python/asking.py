@@ -11,8 +11,11 @@ import msgspec
 from duetime import errors
 from duetime.clock import Instant, SystemClock
 from duetime.errors import StoreUnavailable
+from duetime.model.flow_values import Source
 from duetime.model.steps import NewStep, StepRecord
 from duetime.model.task import NewTask, TaskRecord
+from duetime.store.flows import NewPiece, PieceVerdict
+from duetime.store.results import ResultsPage
 from duetime.targets.python.frames import Ask, Channel, Told
 from duetime.targets.steps import StepDoor
 
@@ -49,6 +52,12 @@ class AskingDoor:
     async def records(self, ids: Sequence[str]) -> list[TaskRecord | None]:
         return (await self._ask(Ask(records=list(ids)))).records
 
+    async def emit(self, piece: NewPiece) -> PieceVerdict:
+        return (await self._ask(Ask(emit=piece))).verdict or PieceVerdict.STALE
+
+    async def results(self, task: str, source: Source, first: int) -> ResultsPage:
+        return (await self._ask(Ask(results=(task, source, first)))).page or ResultsPage([])
+
     async def _ask(self, question: Ask) -> Told:
         if self._loop.is_running():
             # a handler that gives up waiting must not leave half of an answer behind
@@ -81,6 +90,10 @@ async def answer(door: StepDoor | None, question: Ask) -> Told:
             return Told(saved=await door.save(question.save))
         if question.records is not None:
             return Told(records=await door.records(question.records))
+        if question.emit is not None:
+            return Told(verdict=await door.emit(question.emit))
+        if question.results is not None:
+            return Told(page=await door.results(*question.results))
         await door.add(question.add or [])
         return Told()
     except Exception as error:

@@ -42,7 +42,7 @@ def direct_call(python: PythonFunction, payloads: Payloads) -> DirectCall | None
     """
     function: Callable[..., Coroutine[Any, Any, object]] = python.function
     decode = payloads.positional_decoder()
-    if decode is None or not function.__code__.co_flags & CO_COROUTINE:
+    if decode is None or python.yields or not function.__code__.co_flags & CO_COROUTINE:
         return None
     if python.takes_context:
         return lambda attempt: function(attempt.context, *decode(attempt.claimed.payload))

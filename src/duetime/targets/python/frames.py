@@ -18,9 +18,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from duetime.model.flow_values import Source
 from duetime.model.outcome import Ended, Outcome
 from duetime.model.steps import NewStep, StepRecord
 from duetime.model.task import ErrorInfo, NewTask, TaskRecord
+from duetime.store.flows import NewPiece, PieceVerdict
+from duetime.store.results import ResultsPage
 from duetime.store.values import ClaimedTask
 
 MAX_FRAME = 16 * 1_048_576
@@ -86,12 +89,16 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask", kw_only=True):
-    """What a step needs of the store: the saved steps of the task, a step saved, tasks added, or what became of tasks."""
+    """What an attempt needs of the store: the saved steps of the task, a step saved, tasks added, what became of tasks, a piece of what it
+    yields kept, or results that it reads.
+    """
 
     load: str | None = None
     save: NewStep | None = None
     add: list[NewTask[Any]] | None = None
     records: list[str] | None = None
+    emit: NewPiece | None = None
+    results: tuple[str, Source, int] | None = None
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +107,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepRecord] = []
     saved: StepRecord | None = None
     records: list[TaskRecord | None] = []
+    verdict: PieceVerdict | None = None
+    page: ResultsPage | None = None
     error: tuple[str, str] | None = None
 
 

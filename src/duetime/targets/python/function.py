@@ -22,11 +22,12 @@ KILL_AFTER = 1.0
 
 
 class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function. It takes the context first if `takes_context`; then only keyword arguments."""
+    """A function. It takes the context first if `takes_context`; then only keyword arguments. What it `yields` is its result, as a list."""
 
     function: Callable[..., Any]
     takes_context: bool
     is_async: bool
+    yields: bool = False
     isolation: Isolation = "auto"
     recycle_after: int | None = None  # attempts of a sub-process
     max_memory: int | None = None  # bytes of one
@@ -58,7 +59,13 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     def bind(self, context: Context, arguments: dict[str, Any]) -> Callable[[], Any]:
         """Return the call with these arguments."""
-        return partial(self.function, context, **arguments) if self.takes_context else partial(self.function, **arguments)
+        call = partial(self.function, context, **arguments) if self.takes_context else partial(self.function, **arguments)
+        if not self.yields:
+            return call
+        from duetime.targets.payload import encode_yielded
+        from duetime.targets.streams import collected, collected_here
+
+        return partial(collected if self.is_async else collected_here, context, encode_yielded, call)
 
 
 def function_of(spec: HandlerSpec) -> Callable[..., Any] | None:

@@ -30,7 +30,7 @@ class ThreadTarget:
         self._function = function
         self._payloads = payloads
         self._host = host
-        self._decode = payloads.positional_decoder()
+        self._decode = None if function.yields else payloads.positional_decoder()
         self._calls: dict[str, ThreadCall | AwaitedCall] = {}
 
     async def perform(self, attempt: AttemptHandle) -> Ended:

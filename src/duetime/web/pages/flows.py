@@ -6,7 +6,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from duetime.api.flows import may_see_flow, visible_flow
+from duetime.api.flows import may_see_flow, visible_flow, visible_results
 from duetime.client.flows import Flow, NodeInfo
 from duetime.clock import SECOND, to_instant
 from duetime.errors import FlowNotFound, InvalidValue
@@ -20,6 +20,7 @@ from duetime.web.words import json_text
 
 PER_PAGE = 50
 MEMBERS = 25
+ITEMS = 20  # of a result that was yielded
 STATES: tuple[str, ...] = get_args(FlowState)
 QUIET_AFTER = 15 * SECOND  # after its end a flow is not looked at again
 
@@ -85,7 +86,7 @@ async def view_one(visit: Visit) -> View:
         "first": first,
         "previous": visit.here(first=max(0, first - MEMBERS)) if first else None,
         "next": visit.here(first=first + MEMBERS) if first + MEMBERS < chosen.made else None,
-        "result": None if flow.result is None else json_text(flow.result),
+        "result": await _result(visit, flow),
         "reasons": _reasons(flow),
         "picture": picture(flow, lambda name: visit.here(node=name, first=None)),
         "may_cancel": may_operate and not flow.final and flow.stopping is None,
@@ -94,6 +95,14 @@ async def view_one(visit: Visit) -> View:
     }
     ended = flow.finished_at is not None and visit.now - to_instant(flow.finished_at) > QUIET_AFTER
     return View(title=f"{flow.name} {flow.id[:8]}", facts=facts, crumbs=(("/flows", "Flows"),), every=None if ended else 1.0)
+
+
+async def _result(visit: Visit, flow: Flow[Any]) -> str | None:
+    """Return the result of a flow, of one that was yielded the first items."""
+    if flow.result_items is None or flow.result_of is None:
+        return None if flow.result is None else json_text(flow.result)
+    page = visible_results(visit.call, await visit.app.flows.results_page(flow, flow.result_of, limit=ITEMS))
+    return json_text([msgspec.json.decode(item) for item in page.items])
 
 
 def _chosen(visit: Visit, flow: Flow[Any]) -> NodeInfo:

@@ -1,31 +1,47 @@
 -- Limits that the store counts at each claim (model/partitions.py).
 
--- What is known of partitions, as JSON: [name, part, declared, own, until_at, rates, over, taken, waits, own of the
--- partition, [[rate, at, used]], [[task, takes, due_at]], [running task]]; and the rows of tasks: [task, name, part,
--- takes, attempt, at]. The limits are locked first, in a statement of its own, so all that was counted before is seen.
+-- What is known of partitions, as JSON: limits [name, declared, own, until_at, rates, over]; of partitions of which
+-- something is known [index into p_names and p_parts, taken, waits, own, [[rate, at, used]], [[task, takes, due_at]],
+-- [running task]]; and the rows of tasks [task, name, part, takes, attempt, at]. The limits are locked first, in a
+-- statement of its own, so all that was counted before is seen. Most limits have no tasks that wait and no numbers of
+-- single partitions, which is found out once.
 create or replace function duetime.count_partitions(
-    p_now bigint, p_names text[], p_parts text[], p_waiting integer, p_tasks uuid[], out partitions text,
-    out taken text, out now_at bigint
+    p_now bigint, p_names text[], p_parts text[], p_waiting integer, p_tasks uuid[], out limits text,
+    out partitions text, out taken text, out now_at bigint
 ) language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+    v_limits text[] := array(select distinct u.name from unnest(p_names) as u (name));
+    v_waits boolean;
+    v_owns boolean;
+    v_rates boolean;
+    v_stops boolean;
 begin
-    perform from duetime.fleet_limit as f where f.name = any (p_names) order by f.name for update;
+    perform from duetime.fleet_limit as f where f.name = any (v_limits) order by f.name for update;
     now_at := coalesce(p_now, duetime.moment());
-    select json_agg(json_build_array(s.name, s.part, f.declared, f.own, f.until_at,
-        case when f.own_rates is null or f.until_at <= now_at then f.rates else f.own_rates end::json, f.over,
-        (select coalesce(sum(a.takes), 0) from duetime.admitted as a where a.name = s.name and a.part = s.part),
-        exists (select from duetime.held as h where h.reason = 'limit' and h.limit_name = s.name and h.part = s.part),
-        (select p.own from duetime.partition as p where p.name = s.name and p.part = s.part
-            and (p.until_at is null or p.until_at > now_at)),
-        case when f.rates <> '[]' then (select json_agg(json_build_array(x.rate, x.at, x.used)) from duetime.spent as x
-            where x.name = s.name and x.part = s.part) end,
-        case when p_waiting > 0 then (select json_agg(json_build_array(w.id, w.takes, w.due_at)) from (
+    select json_agg(json_build_array(f.name, f.declared, f.own, f.until_at,
+        case when f.own_rates is null or f.until_at <= now_at then f.rates else f.own_rates end::json, f.over))::text,
+        bool_or(f.rates <> '[]'), bool_or(f.over = 'cancel_running')
+    into limits, v_rates, v_stops from duetime.fleet_limit as f where f.name = any (v_limits);
+    v_waits := exists (select from duetime.held as h where h.reason = 'limit' and h.limit_name = any (v_limits));
+    v_owns := exists (select from duetime.partition as p where p.name = any (v_limits));
+    select json_agg(json_build_array(s.index, k.taken, k.waits, k.own, k.spent, k.first, k.running))::text
+    into partitions
+    from unnest(p_names, p_parts) with ordinality as s (name, part, index) cross join lateral (select
+        (select sum(a.takes) from duetime.admitted as a where a.name = s.name and a.part = s.part) as taken,
+        v_waits and exists (select from duetime.held as h
+            where h.reason = 'limit' and h.limit_name = s.name and h.part = s.part) as waits,
+        case when v_owns then (select p.own from duetime.partition as p where p.name = s.name and p.part = s.part
+            and (p.until_at is null or p.until_at > now_at)) end as own,
+        case when v_rates then (select json_agg(json_build_array(x.rate, x.at, x.used)) from duetime.spent as x
+            where x.name = s.name and x.part = s.part) end as spent,
+        case when v_waits and p_waiting > 0 then (select json_agg(json_build_array(w.id, w.takes, w.due_at)) from (
             select h.id, h.takes, h.due_at from duetime.held as h
             where h.reason = 'limit' and h.limit_name = s.name and h.part = s.part
-            order by h.priority desc, h.due_at, h.id limit p_waiting) as w) end,
-        case when f.over = 'cancel_running' then (select json_agg(a.task order by a.task) from duetime.admitted as a
-            where a.name = s.name and a.part = s.part and a.attempt is not null) end))::text
-    into partitions
-    from unnest(p_names, p_parts) as s (name, part) join duetime.fleet_limit as f on f.name = s.name;
+            order by h.priority desc, h.due_at, h.id limit p_waiting) as w) end as first,
+        case when v_stops then (select json_agg(a.task order by a.task) from duetime.admitted as a
+            where a.name = s.name and a.part = s.part and a.attempt is not null) end as running
+        offset 0) as k
+    where k.taken is not null or k.waits or k.own is not null or k.spent is not null;
     select json_agg(json_build_array(a.task, a.name, a.part, a.takes, a.attempt, a.at))::text into taken
     from duetime.admitted as a where a.task = any (p_tasks);
 end $$;
@@ -156,55 +172,72 @@ begin
     return v_earliest;
 end $$;
 
--- Free what ended attempts took: returns the partitions in which others wait. The limits are locked first, as everybody
--- does who writes such rows.
-create or replace function duetime.leave(p_tasks uuid[], p_attempts integer[])
+-- Free what ended attempts took: returns the partitions in which others wait. The limits (null: whichever these tasks
+-- have) are locked first, as everybody does who writes such rows.
+create or replace function duetime.leave(p_tasks uuid[], p_attempts integer[], p_limits text[])
 returns table (name text, part text) language plpgsql rows 10 set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
+declare
+    v_limits text[] := coalesce(p_limits, array(
+        select distinct a.name from duetime.admitted as a where a.task = any (p_tasks)));
 begin
     perform set_config('synchronous_commit', 'off', true);  -- as in go_on
-    perform from duetime.fleet_limit as f where f.name = any (array(
-        select distinct a.name from duetime.admitted as a where a.task = any (p_tasks))) order by f.name for update;
-    return query
-    with gone as (
+    perform from duetime.fleet_limit as f where f.name = any (v_limits) order by f.name for update;
+    if exists (select from duetime.held as h where h.reason = 'limit' and h.limit_name = any (v_limits)) then
+        return query
+        with gone as (
+            delete from duetime.admitted as a using unnest(p_tasks, p_attempts) as u (task, attempt)
+            where a.task = u.task and a.attempt = u.attempt returning a.name, a.part
+        )
+        select distinct g.name, g.part from gone as g where exists (select from duetime.held as h
+            where h.reason = 'limit' and h.limit_name = g.name and h.part = g.part);
+    else
         delete from duetime.admitted as a using unnest(p_tasks, p_attempts) as u (task, attempt)
-        where a.task = u.task and a.attempt = u.attempt returning a.name, a.part
-    )
-    select distinct g.name, g.part from gone as g where exists (select from duetime.held as h
-        where h.reason = 'limit' and h.limit_name = g.name and h.part = g.part);
+        where a.task = u.task and a.attempt = u.attempt;
+    end if;
 end $$;
 
--- Forget rows of attempts that are not open any more, and of tasks that could go on and wait no more, or are gated. It
--- looks at partitions in which others wait, and at the oldest rows.
-create or replace function duetime.forget_vain(p_now bigint, p_limit integer) returns integer language plpgsql
+-- Which rows are of attempts that are not open any more, or of tasks that could go on and wait no more, or are gated:
+-- of partitions in which others wait, and of the oldest rows.
+create or replace function duetime.vain_admitted(p_now bigint, p_limit integer) returns uuid[] language plpgsql
 set enable_seqscan = off set jit = off as $$
 declare
     v_now bigint := coalesce(p_now, duetime.moment());
-    v_count integer;
     v_seen uuid[];
 begin
-    perform from duetime.fleet_limit as f where f.by is not null or f.rates <> '[]' or f.over <> 'wait' order by f.name
-        for update;
-    select array_agg(x.task) into v_seen from (
-        (select a.task from duetime.admitted as a where exists (select from duetime.held as h where h.reason = 'limit'
-            and h.limit_name = a.name and h.part = a.part) limit p_limit)
-        union
-        (select a.task from duetime.admitted as a order by a.task limit p_limit / 4)
-    ) as x;
-    if v_seen is null then
+    if exists (select from duetime.held as h where h.reason = 'limit') then
+        v_seen := array(select a.task from duetime.admitted as a where exists (select from duetime.held as h
+            where h.reason = 'limit' and h.limit_name = a.name and h.part = a.part) limit p_limit);
+    end if;
+    v_seen := v_seen || array(select a.task from duetime.admitted as a order by a.task limit p_limit / 4);
+    return array(
+        with running as materialized (
+            select r.id, r.attempt from duetime.running(v_seen) as r
+        ), waiting as materialized (
+            select d.id from duetime.due as d join duetime.lane as l on l.id = d.lane
+            where d.id = any (v_seen) and not exists (select from duetime.gate as g where g.handler = l.handler
+                and g.collection in ('', l.collection) and (g.until_at is null or g.until_at > v_now))
+        )
+        select a.task from duetime.admitted as a where a.task = any (v_seen)
+            and case when a.attempt is null then not exists (select from waiting as w where w.id = a.task)
+                else not exists (select from running as r where r.id = a.task and r.attempt = a.attempt) end);
+end $$;
+
+-- Forget such rows. Most looks find none, and lock nothing.
+create or replace function duetime.forget_vain(p_now bigint, p_limit integer) returns integer language plpgsql
+set enable_seqscan = off set jit = off as $$
+declare
+    v_vain uuid[] := duetime.vain_admitted(p_now, p_limit);
+    v_count integer;
+begin
+    if cardinality(v_vain) = 0 then
         return 0;
     end if;
-    with running as materialized (
-        select r.id, r.attempt from duetime.running(v_seen) as r
-    ), waiting as materialized (
-        select d.id from duetime.due as d join duetime.lane as l on l.id = d.lane
-        where d.id = any (v_seen) and not exists (select from duetime.gate as g where g.handler = l.handler
-            and g.collection in ('', l.collection) and (g.until_at is null or g.until_at > v_now))
-    ), gone as (
-        delete from duetime.admitted as a where a.task = any (v_seen)
-            and case when a.attempt is null then not exists (select from waiting as w where w.id = a.task)
-                else not exists (select from running as r where r.id = a.task and r.attempt = a.attempt) end
-        returning a.task
+    perform from duetime.fleet_limit as f where f.by is not null or f.rates <> '[]' or f.over <> 'wait' order by f.name
+        for update;
+    v_vain := duetime.vain_admitted(p_now, p_limit);  -- who could go on may run by now
+    with gone as (
+        delete from duetime.admitted as a where a.task = any (v_vain) returning a.task
     )
     select count(*) into v_count from gone;
     return v_count;

@@ -3,9 +3,25 @@
 -- Whoever ends a wait locks its step, then the task's held entry; whoever suspends a task looks after the commit, under
 -- the lock of the step, and so sees what ended it.
 
--- Save steps of attempts that the worker runs, and return which of them (from 1) those are. The claims are locked, so
--- that nobody takes these attempts away meanwhile; a wait that is stored already stays as it is until it is done. One
--- for a signal lasts a tenth of a second from now at least, so that it takes what is kept, however late it is stored.
+-- Return which of these attempts (from 1) the worker runs. Their claims are locked, so that nobody takes them away
+-- until this transaction has ended.
+create or replace function duetime.own_attempts(p_worker text, p_tasks uuid[], p_attempts integer[]) returns integer[]
+language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+    v_numbers bigint[] := array(select h.number from duetime.holders(p_tasks) as h where h.worker = p_worker);
+begin
+    perform from duetime.claim as c where c.worker = p_worker and c.number = any (v_numbers) order by c.number
+        for share;
+    return array(
+        select n.index::integer from unnest(p_tasks, p_attempts) with ordinality as n (task, attempt, index)
+        join duetime.open_attempt as a on a.worker = p_worker and a.number = any (v_numbers) and a.id = n.task
+            and a.attempt = n.attempt
+        order by n.index);
+end $$;
+
+-- Save steps of attempts that the worker runs, and return which of them (from 1) those are. Nobody takes these attempts
+-- away meanwhile; a wait that is stored already stays as it is until it is done. One for a signal lasts a tenth of a
+-- second from now at least, so that it takes what is kept, however late it is stored.
 create or replace function duetime.save_steps(
     p_now bigint, p_worker text, p_tasks uuid[], p_attempts integer[], p_names text[], p_kinds text[], p_done boolean[],
     p_data text[], p_signals text[], p_wakes bigint[], p_children text[]
@@ -13,17 +29,8 @@ create or replace function duetime.save_steps(
 #variable_conflict use_column
 declare
     v_now bigint := coalesce(p_now, duetime.clock());
-    v_numbers bigint[];
-    v_said integer[];
+    v_said integer[] := duetime.own_attempts(p_worker, p_tasks, p_attempts);
 begin
-    v_numbers := array(select h.number from duetime.holders(p_tasks) as h where h.worker = p_worker);
-    perform from duetime.claim as c where c.worker = p_worker and c.number = any (v_numbers) order by c.number
-        for share;
-    v_said := array(
-        select n.index::integer from unnest(p_tasks, p_attempts) with ordinality as n (task, attempt, index)
-        join duetime.open_attempt as a on a.worker = p_worker and a.number = any (v_numbers) and a.id = n.task
-            and a.attempt = n.attempt
-        order by n.index);
     insert into duetime.step as s (task, name, kind, attempt, at, done, data, signal, wake_at, children)
     select p_tasks[i], p_names[i], p_kinds[i], p_attempts[i], v_now, p_done[i], p_data[i], p_signals[i],
         case when p_signals[i] is null or p_wakes[i] is null then p_wakes[i]

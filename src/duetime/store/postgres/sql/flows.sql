@@ -33,18 +33,20 @@ from duetime.node as n
 where n.flow = any ($1::uuid[])
 
 -- flow_arrivals: what is not counted yet
-select a.flow::text, a.seq, a.node, a.round, a.ended, a.failed from duetime.arrival as a where a.flow = any ($1::uuid[])
+select a.flow::text, a.seq, a.node, a.round, a.ended, a.failed, pg_snapshot_xmin(pg_current_snapshot())::text
+from duetime.arrival as a where a.flow = any ($1::uuid[])
 
 -- single_values: what nodes with one member returned, if somebody reads it
-select v.flow::text, v.node, v.data from duetime.node as n join duetime.value as v
+select v.flow::text, v.node, v.data, v.items from duetime.node as n join duetime.value as v
     on v.flow = n.flow and v.node = n.number and v.round = n.round and v.position = 0
 where n.flow = any ($1::uuid[])
 
 -- count_arrivals: what is counted in now
 delete from duetime.arrival where seq = any ($1::bigint[])
 
--- write_flows: how flows go on
+-- write_flows: how flows go on; all that had arrived is counted which transactions before the floor have written
 update duetime.flow as f set state = c.state, stopping = c.stopping, more = c.more, finished_at = c.finished_at,
+    floor = coalesce($6::text::xid8, f.floor),
     version = f.version + 1, holds_key = f.key is not null and c.finished_at is null and (f.holds_key or not exists (
         select from duetime.flow as o where o.name = f.name and o.key = f.key and o.holds_key))
 from unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::bigint[]) as c (id, state, stopping, more,
@@ -78,10 +80,17 @@ insert into duetime.arrival (flow, node, round, ended, failed)
 select m.flow, m.node, m.round, -count(*), -count(*) from duetime.member as m where m.task = any ($1::uuid[])
 group by m.flow, m.node, m.round
 
--- ready_flows: flows in which a node may be complete, something has failed, or much is not counted yet
+-- ready_flows: flows in which a node may be complete, something has failed, or much is not counted yet. Of given flows
+-- only what was written from their floors on is looked at: what was counted before may stand there for as long as
+-- somebody holds an old snapshot. The duty looks at all, also of a restored database, where floors mean nothing.
 select distinct a.flow::text from (
     select x.flow, x.node, x.round, sum(x.ended) as ended, bool_or(x.failed <> 0) as failed, count(*) as n
-    from duetime.arrival as x where $1::uuid[] is null or x.flow = any ($1::uuid[]) group by x.flow, x.node, x.round
+    from duetime.arrival as x where $1::uuid[] is null group by x.flow, x.node, x.round
+    union all
+    select x.flow, x.node, x.round, sum(x.ended), bool_or(x.failed <> 0), count(*)
+    from duetime.flow as f cross join lateral (select y.* from duetime.arrival as y where y.flow = f.id
+        and y.written_by >= f.floor) as x
+    where f.id = any ($1::uuid[]) group by x.flow, x.node, x.round
 ) as a join duetime.node as k on k.flow = a.flow and k.number = a.node
 where a.failed or a.n > $2::integer or k.round <> a.round or k.ended + a.ended >= k.opened limit $3::integer
 
@@ -131,8 +140,34 @@ select m.task::text, m.position from duetime.member as m where m.flow = $1::uuid
     and m.round = $3::integer and m.position > $4::integer order by m.position limit $5::integer
 
 -- values_of: what members of a node returned
-select v.position, v.data from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer
+select v.position, v.data, v.items from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer
     and v.round = $3::integer order by v.position
+
+-- next_values: what members of a node returned, from a position on, until that has so many bytes
+select n.position, n.data, n.items from (
+    select v.position, v.data, v.items, sum(octet_length(v.data)) over (order by v.position
+        rows between unbounded preceding and 1 preceding) as before
+    from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer and v.round = $3::integer
+        and v.position > $4::integer order by v.position limit $5::integer
+) as n where coalesce(n.before, 0) < $6::bigint order by n.position
+
+-- save_pieces: keep what attempts of a worker have yielded; whether each is kept (1), nobody reads it (2), or stale (0)
+select duetime.save_pieces($1::text, $2::uuid[], $3::integer[], $4::integer[], $5::integer[], $6::text[])
+
+-- pieces_of: what a member has yielded, from an item on
+select p.first, p.items, p.data from duetime.piece as p where p.flow = $1::uuid and p.node = $2::integer
+    and p.round = $3::integer and p.position = $4::integer and p.first > $5::integer
+    and p.first + p.items > $6::integer order by p.first limit $7::integer
+
+-- has_yielded: whether a member has succeeded with what it yielded
+select 1 from duetime.value as v where v.flow = $1::uuid and v.node = $2::integer and v.round = $3::integer
+    and v.position = $4::integer and v.items is not null
+
+-- round_of: the present round of a node
+select n.round from duetime.node as n where n.flow = $1::uuid and n.number = $2::integer
+
+-- flow_of: the flow that a task belongs to
+select m.flow::text from duetime.member as m where m.task = $1::uuid
 
 -- flow_ids: flows, the newest first
 select f.id::text from duetime.flow as f where ($1::text is null or f.state = $1::text)
@@ -169,6 +204,7 @@ union select x.flow::text from duetime.draft as x where not exists (select from 
 union select x.flow::text from duetime.member as x where not exists (select from duetime.flow as f where f.id = x.flow)
 union select x.flow::text from duetime.arrival as x where not exists (select from duetime.flow as f where f.id = x.flow)
 union select x.flow::text from duetime.value as x where not exists (select from duetime.flow as f where f.id = x.flow)
+union select x.flow::text from duetime.piece as x where not exists (select from duetime.flow as f where f.id = x.flow)
 
 -- remove_strays: remove what is left of flows that are gone
 with gone as materialized (select unnest($1::uuid[]) as id), nodes as (
@@ -179,6 +215,8 @@ with gone as materialized (select unnest($1::uuid[]) as id), nodes as (
     delete from duetime.member as m using gone where m.flow = gone.id
 ), arrivals as (
     delete from duetime.arrival as a using gone where a.flow = gone.id
+), pieces as (
+    delete from duetime.piece as p using gone where p.flow = gone.id
 )
 delete from duetime.value as v using gone where v.flow = gone.id
 
@@ -194,6 +232,8 @@ with old as materialized (
     delete from duetime.member as m using old where m.flow = old.id
 ), arrivals as (
     delete from duetime.arrival as a using old where a.flow = old.id
+), pieces as (
+    delete from duetime.piece as p using old where p.flow = old.id
 ), kept as (
     delete from duetime.value as v using old where v.flow = old.id
 )

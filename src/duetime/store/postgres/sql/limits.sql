@@ -1,6 +1,6 @@
 -- allot: permits for a worker
 select * from duetime.allot($1::bigint, $2::text, $3::bigint, $4::text[], $5::integer[], $6::text[], $7::integer[],
-    $8::integer[], $9::bigint[], $10::integer[], $11::integer[], $12::text)
+    $8::integer[], $9::bigint[], $10::integer[], $11::integer[], $12::bigint[], $13::text)
 
 -- limits_of_handlers: limits by permits that any of these handlers has
 select f.name from duetime.fleet_limit as f
@@ -36,22 +36,24 @@ select duetime.declare_counted($1::bigint, $2::text[], $3::text[], $4::integer[]
     $8::text[])
 
 -- count_partitions: what is known of partitions
-select partitions, taken, now_at
-from duetime.count_partitions($1::bigint, $2::text[], $3::text[], $4::integer, $5::uuid[])
+select limits, partitions, taken, now_at
+from duetime.count_partitions($1::bigint, $2::text::text[], $3::text::text[], $4::integer, $5::text::uuid[])
 
 -- write_admission: what a claim was admitted
-select duetime.write_admission($1::bigint, $2::text, $3::bigint, $4::uuid[], $5::text[], $6::text[], $7::integer[],
-    $8::integer[], $9::uuid[], $10::text[], $11::uuid[], $12::text[], $13::text[], $14::integer[], $15::uuid[],
-    $16::text[], $17::text[], $18::text[], $19::text[], $20::integer[], $21::bigint[], $22::bigint[])
+select duetime.write_admission($1::bigint, $2::text, $3::bigint, $4::text::uuid[], $5::text::text[],
+    $6::text::text[], $7::text::integer[], $8::text::integer[], $9::uuid[], $10::text[], $11::uuid[], $12::text[],
+    $13::text[], $14::integer[], $15::uuid[], $16::text[], $17::text[], $18::text::text[], $19::text::text[],
+    $20::text::integer[], $21::text::bigint[], $22::text::bigint[])
 
 -- go_on: let parked tasks go on
 select duetime.go_on($1::bigint, $2::uuid[], $3::text[], $4::text[], $5::integer[], $6::bigint[])
 
 -- write_spent: what is spent of rates
-select duetime.write_spent($1::text[], $2::text[], $3::integer[], $4::bigint[], $5::bigint[])
+select duetime.write_spent($1::text::text[], $2::text::text[], $3::text::integer[], $4::text::bigint[],
+    $5::text::bigint[])
 
 -- leave_admitted: free what ended attempts took
-select name, part from duetime.leave($1::uuid[], $2::integer[])
+select name, part from duetime.leave($1::text::uuid[], $2::text::integer[], $3::text[])
 
 -- forget_vain_admitted: free what attempts took that are not open any more
 select duetime.forget_vain($1::bigint, $2::integer)
@@ -59,8 +61,9 @@ select duetime.forget_vain($1::bigint, $2::integer)
 -- parked_spots: partitions in which tasks wait
 select distinct h.limit_name, h.part from duetime.held as h where h.reason = 'limit' limit $1::integer
 
--- forget_spent: rates whose burst is whole again
-delete from duetime.spent as s where s.at < coalesce($1::bigint, duetime.clock()) - 172800000000
+-- forget_spent: rates whose burst is whole again for so long, and days that are over
+delete from duetime.spent as s where s.at < coalesce($1::bigint, duetime.clock()) - $2::bigint
+    and (s.used = 0 or s.at < coalesce($1::bigint, duetime.clock()) - 172800000000)
 
 -- forget_partitions: numbers of partitions that hold no more
 delete from duetime.partition as p where p.until_at <= coalesce($1::bigint, duetime.clock())

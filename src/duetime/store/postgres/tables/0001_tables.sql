@@ -247,7 +247,8 @@ create table duetime.flow (
     finished_at bigint,
     meta text,
     key text,
-    holds_key boolean not null default false
+    holds_key boolean not null default false,
+    floor xid8 not null default '0'
 );
 create unique index flow_key on duetime.flow (name, key) where holds_key;
 create index flow_state on duetime.flow (state, id);
@@ -298,9 +299,10 @@ create table duetime.arrival (
     node integer not null,
     round integer not null,
     ended integer not null,
-    failed integer not null
+    failed integer not null,
+    written_by xid8 not null default pg_current_xact_id()
 );
-create index arrival_flow on duetime.arrival (flow);
+create index arrival_flow on duetime.arrival (flow, written_by);
 
 -- What members returned that somebody reads.
 create table duetime.value (
@@ -309,7 +311,22 @@ create table duetime.value (
     round integer not null,
     position integer not null,
     data text not null,
+    items integer,
     primary key (flow, node, round, position)
+);
+
+-- What a member's attempt has yielded that somebody reads: `items` of a JSON list from `first` on. Those of the attempt
+-- that succeeded stay as long as the flow; a value with `items` stands for them.
+create table duetime.piece (
+    flow uuid not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    first integer not null,
+    items integer not null,
+    attempt integer not null,
+    data text not null,
+    primary key (flow, node, round, position, first)
 );
 
 -- Pull workers are workers in other languages, which a server speaks for. `pull_lease` is how many seconds one
@@ -356,7 +373,8 @@ create table duetime.fleet_limit (
 ) with (fillfactor = 70);
 
 -- What workers have of them; it goes with the worker. `number` is that of the worker's last call, `seen` the version
--- of the limit that it goes by.
+-- of the limit that it goes by, `since` when an attempt of it has waited for long that cannot begin
+-- (model.limit.yields).
 create table duetime.permit (
     name text not null references duetime.fleet_limit,
     worker text not null references duetime.worker on delete cascade,
@@ -364,6 +382,7 @@ create table duetime.permit (
     wanted integer not null,
     seen bigint not null,
     number bigint not null,
+    since bigint,
     primary key (name, worker)
 ) with (fillfactor = 50);
 create index permit_worker on duetime.permit (worker);

@@ -27,7 +27,7 @@ select a.flow, a.seq, a.node, a.round, a.ended, a.failed
 from json_each(?) as asked cross join duetime_arrival as a on a.flow = asked.value
 
 -- single_values: what nodes with one member returned, if somebody reads it
-select v.flow, v.node, v.data
+select v.flow, v.node, v.data, v.items
 from json_each(?) as asked cross join duetime_node as n on n.flow = asked.value
 cross join duetime_value as v on v.flow = n.flow and v.node = n.number and v.round = n.round and v.position = 0
 
@@ -63,10 +63,46 @@ from json_each(?) as e cross join duetime_member as m on m.task = e.value cross 
 group by m.flow, m.node, m.round
 
 -- insert_values: what ended members returned that somebody reads
-insert or replace into duetime_value (flow, node, round, position, data)
-select m.flow, m.node, m.round, m.position, coalesce(cast(t.result as text), 'null')
+insert or replace into duetime_value (flow, node, round, position, data, items)
+select m.flow, m.node, m.round, m.position, coalesce(cast(t.result as text), 'null'), (
+    select sum(p.items) from duetime_piece as p where p.flow = m.flow and p.node = m.node and p.round = m.round
+        and p.position = m.position and p.attempt = t.attempt)
 from json_each(?) as e cross join duetime_member as m on m.task = e.value cross join duetime_task as t on t.seq = m.task
 where m.keeps and t.state = 'succeeded'
+
+-- any_piece: whether something was yielded that is kept
+select 1 from duetime_piece limit 1
+
+-- forget_pieces: what attempts of ended members had yielded without success
+delete from duetime_piece where (flow, node, round, position, first) in (
+    select p.flow, p.node, p.round, p.position, p.first
+    from json_each(?) as e cross join duetime_member as m on m.task = e.value
+    cross join duetime_task as t on t.seq = m.task
+    cross join duetime_piece as p on p.flow = m.flow and p.node = m.node and p.round = m.round
+        and p.position = m.position
+    where t.state <> 'succeeded' or p.attempt <> t.attempt)
+
+-- yielding: the member that a task is, whether somebody reads it, and whether the worker runs this attempt of it
+select m.flow, m.node, m.round, m.position, m.keeps, exists (
+    select 1 from duetime_running as r where r.id = t.id and r.attempt = ? and r.worker = ?)
+from duetime_task as t join duetime_member as m on m.task = t.seq where t.id = ?
+
+-- put_piece: the next items that a member has yielded
+insert or replace into duetime_piece (flow, node, round, position, first, items, attempt, data)
+values (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- pieces_of: what a member has yielded, from an item on
+select first, items, data from duetime_piece where flow = ? and node = ? and round = ? and position = ? and first > ?
+    and first + items > ? order by first limit ?
+
+-- has_yielded: whether a member has succeeded with what it yielded
+select 1 from duetime_value where flow = ? and node = ? and round = ? and position = ? and items is not null
+
+-- round_of: the present round of a node
+select round from duetime_node where flow = ? and number = ?
+
+-- flow_of: the flow that a task belongs to
+select m.flow from duetime_task as t join duetime_member as m on m.task = t.seq where t.id = ?
 
 -- passed_member: whether a task belongs to an earlier round of its node
 select 1 from duetime_member as m join duetime_node as n on n.flow = m.flow and n.number = m.node
@@ -136,7 +172,11 @@ select t.id, m.position from duetime_member as m join duetime_task as t on t.seq
 where m.flow = ? and m.node = ? and m.round = ? and m.position > ? order by m.position limit ?
 
 -- values_of: what members of a node returned
-select position, data from duetime_value where flow = ? and node = ? and round = ? order by position
+select position, data, items from duetime_value where flow = ? and node = ? and round = ? order by position
+
+-- next_values: what members of a node returned, from a position on
+select position, data, items from duetime_value where flow = ? and node = ? and round = ? and position > ?
+order by position limit ?
 
 -- flow_ids: flows, the newest first
 select id from duetime_flow where (:state is null or state = :state) and (:name is null or name = :name)
@@ -167,6 +207,7 @@ union select x.flow from duetime_draft as x where not exists (select 1 from duet
 union select x.flow from duetime_member as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
 union select x.flow from duetime_arrival as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
 union select x.flow from duetime_value as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
+union select x.flow from duetime_piece as x where not exists (select 1 from duetime_flow as f where f.id = x.flow)
 
 -- old_flows: flows that ended long ago
 select id from duetime_flow where finished_at < ? order by finished_at limit ?
@@ -185,6 +226,9 @@ delete from duetime_member where flow in (select value from json_each(?))
 
 -- delete_arrivals: arrivals in flows that are gone
 delete from duetime_arrival where flow in (select value from json_each(?))
+
+-- delete_yielded: what members of flows that are gone had yielded
+delete from duetime_piece where flow in (select value from json_each(?))
 
 -- delete_values: values of flows that are gone
 delete from duetime_value where flow in (select value from json_each(?))

@@ -17,10 +17,17 @@ select l.handler, count(*) from duetime_running as r join duetime_lane as l on l
 where r.worker = '' or r.worker in (select id from duetime_worker where lease is not null) group by l.handler
 
 -- permit: what a worker has
-select permits, wanted, number from duetime_permit where name = ? and worker = ?
+select permits, wanted, number, since from duetime_permit where name = ? and worker = ?
+
+-- longest_waiting: the other worker whose attempt has waited longest
+select since, worker from duetime_permit where name = ? and worker <> ? and since is not null
+order by since, worker limit 1
+
+-- limits_waited_for: limits of which somebody has waited for long
+select distinct name from duetime_permit where since is not null
 
 -- put_permit: what a worker has from now on
-insert or replace into duetime_permit (name, worker, permits, wanted, seen, number) values (?, ?, ?, ?, ?, ?)
+insert or replace into duetime_permit (name, worker, permits, wanted, seen, number, since) values (?, ?, ?, ?, ?, ?, ?)
 
 -- delete_permits: a worker is gone
 delete from duetime_permit where worker = ?
@@ -67,19 +74,31 @@ select name, declared, own, until_at,
 from duetime_limit where name in (select value from json_each(:names))
 
 -- candidates: those of these tasks whose handler has limits that the store counts
-select t.seq, l.handler, l.collection, t.payload, t.extras, d.attempt + 1, l.priority
+select t.seq, l.handler, l.collection, t.payload, t.extras, d.attempt + 1
 from json_each(:tasks) as chosen cross join duetime_due as d on d.task = chosen.value
     cross join duetime_task as t on t.seq = d.task cross join duetime_lane as l on l.id = d.lane
 where l.handler in (select value from json_each(:handlers))
 
--- partition_facts: what is known of a partition
-select (select coalesce(sum(a.takes), 0) from duetime_admitted as a where a.name = :name and a.part = :part),
-    exists (select 1 from duetime_held as h where h.reason = 'limit' and h.limit_name = :name and h.part = :part),
-    (select p.own from duetime_partition as p where p.name = :name and p.part = :part
-        and (p.until_at is null or p.until_at > :now))
+-- any_limited: whether a task waits under a limit
+select exists (select 1 from duetime_held where reason = 'limit')
 
--- partition_spent: what is spent of its rates
-select rate, at, used from duetime_spent where name = ? and part = ? order by rate
+-- partitions_known: the index among these partitions, what is taken, whether tasks wait, and its own number, of those
+-- of which something is known
+with known as materialized (
+    select s.key as spot, (select sum(a.takes) from duetime_admitted as a
+            where a.name = s.value ->> 0 and a.part = s.value ->> 1) as taken,
+        :waits and exists (select 1 from duetime_held as h
+            where h.reason = 'limit' and h.limit_name = s.value ->> 0 and h.part = s.value ->> 1) as waits,
+        (select p.own from duetime_partition as p where p.name = s.value ->> 0 and p.part = s.value ->> 1
+            and (p.until_at is null or p.until_at > :now)) as own
+    from json_each(:spots) as s
+)
+select json_group_array(json_array(k.spot, k.taken, k.waits, k.own)) from known as k
+where k.taken is not null or k.waits or k.own is not null
+
+-- partitions_spent: what is spent of rates, by the index among these partitions
+select json_group_array(json_array(s.key, x.rate, x.at, x.used))
+from json_each(?) as s cross join duetime_spent as x on x.name = s.value ->> 0 and x.part = s.value ->> 1
 
 -- partition_tasks: its attempts
 select task from duetime_admitted where name = ? and part = ? and attempt is not null order by task
@@ -89,21 +108,28 @@ select task, takes, due_at from duetime_held where reason = 'limit' and limit_na
 order by priority desc, due_at, task limit ?
 
 -- admitted_rows: the rows of some tasks
-select task, name, part, takes, attempt, at from duetime_admitted where task in (select value from json_each(?))
+select json_group_array(json_array(task, name, part, takes, attempt, at)) from duetime_admitted
+where task in (select value from json_each(?))
 
--- put_admitted: what a task takes
-insert or replace into duetime_admitted (task, name, part, takes, attempt, at) values (?, ?, ?, ?, ?, ?)
+-- put_admitted: what tasks take
+insert or replace into duetime_admitted (task, name, part, takes, attempt, at)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each(?)
 
 -- delete_admitted: a task takes nothing of a limit any more
 delete from duetime_admitted where task = ? and name = ?
 
+-- spots_left: partitions of which some attempts took a part, and in which others wait
+select distinct a.name, a.part from json_each(?) as s cross join duetime_task as t on t.id = s.value ->> 0
+    cross join duetime_admitted as a on a.task = t.seq and a.attempt = s.value ->> 1
+where exists (select 1 from duetime_held as h where h.reason = 'limit' and h.limit_name = a.name and h.part = a.part)
+
 -- leave_admitted: what some attempts took is free
 delete from duetime_admitted where (task, attempt) in (select t.seq, value ->> 1
     from json_each(?) cross join duetime_task as t on t.id = value ->> 0)
-returning name, part
 
--- put_spent: what is spent of a rate
-insert or replace into duetime_spent (name, part, rate, at, used) values (?, ?, ?, ?, ?)
+-- put_spent: what is spent of rates
+insert or replace into duetime_spent (name, part, rate, at, used)
+select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 from json_each(?)
 
 -- park_limited: let a task wait under a limit that is due
 insert into duetime_held (task, lane, reason, waiting, due_at, attempt, tries, crashes, limit_name, part, takes,
@@ -130,8 +156,8 @@ where case when a.attempt is null
     else not exists (select 1 from duetime_running as r where r.task = a.task and r.attempt = a.attempt) end
 limit :limit
 
--- forget_spent: rates whose burst is whole again
-delete from duetime_spent where at < ?
+-- forget_spent: rates whose burst is whole again for so long, and days that are over
+delete from duetime_spent where at < :now - :whole_for and (used = 0 or at < :now - 172800000000)
 
 -- set_partition: a partition's own number
 insert or replace into duetime_partition (name, part, own, until_at, note, set_by, set_at) values (?, ?, ?, ?, ?, ?, ?)

@@ -268,7 +268,22 @@ create table duetime_value (
     round integer not null,
     position integer not null,
     data text not null,
+    items integer,
     primary key (flow, node, round, position)
+) without rowid;
+
+-- What a member's attempt has yielded that somebody reads: `items` of a JSON list from `first` on. Those of the attempt
+-- that succeeded stay as long as the flow; a value with `items` stands for them.
+create table duetime_piece (
+    flow text not null,
+    node integer not null,
+    round integer not null,
+    position integer not null,
+    first integer not null,
+    items integer not null,
+    attempt integer not null,
+    data text not null,
+    primary key (flow, node, round, position, first)
 ) without rowid;
 
 -- Claimed attempts, and accepted ones.
@@ -372,7 +387,8 @@ create table duetime_limit (
     over text not null default 'wait'
 ) without rowid;
 
--- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by.
+-- What workers have of them. `number` is that of the worker's last call, `seen` the version that it goes by, `since`
+-- when an attempt of it has waited for long that cannot begin (model.limit.yields).
 create table duetime_permit (
     name text not null,
     worker text not null,
@@ -380,6 +396,7 @@ create table duetime_permit (
     wanted integer not null,
     seen integer not null,
     number integer not null,
+    since integer,
     primary key (name, worker)
 ) without rowid;
 create index duetime_permit_worker on duetime_permit (worker);
