@@ -24,6 +24,7 @@ from duetime.targets.endings import failed, timed_out
 from duetime.targets.host import TargetHost
 from duetime.targets.output import OutputFiles, Sink
 from duetime.targets.permits import PermitSource
+from duetime.targets.python.threads import ThreadCall
 from duetime.targets.spawned import Spawned
 from duetime.targets.spec import HandlerSpec
 from duetime.targets.target import Accepted, Stop
@@ -79,6 +80,7 @@ class Attempt(msgspec.Struct, eq=False):
     raised: BaseException | None = None  # until its end is logged: its traceback refers to this attempt
     spawned: Spawned | None = None  # what its code has started beside itself, if anything
     redactor: Redactor | None = None  # once it has used a secret
+    call: ThreadCall | None = None  # until it ends, if it was handed over to threads
     _sink: Sink | None = None
 
     _beginning: ClassVar[threading.RLock] = threading.RLock()  # reentrant: a signal handler may print too

@@ -369,6 +369,7 @@ class Executor:
                 now = self.now()
                 continue
             attempt.timer = self._alarms.after(seconds, partial(self.stop, attempt, Stop.TIMEOUT))
+            attempt.call = call
             calls.append(call)
         if calls:
             target.hand_over(calls)
@@ -377,6 +378,7 @@ class Executor:
 
     def _called(self, attempt: Attempt, queue: HandlerQueue, value: object, failure: BaseException | None) -> None:
         """End an attempt whose code has ended in a thread."""
+        attempt.call = None
         if failure is None:
             ended = attempt.blanked(succeeded(value))
         else:
@@ -495,9 +497,13 @@ class Executor:
         self.release_queued()
 
     def release_queued(self) -> None:
-        """Give back queued attempts that may not start (any more), those that wait in sub-processes too."""
+        """Give back queued attempts that may not start (any more), those that wait in sub-processes and for threads too."""
         self.host.take_back()
         self.queues.retain(self.checked)
+        for attempt in self.running.values():
+            call = attempt.call if attempt.stop is None else None
+            if call is not None and self.starts.held_back(attempt.claimed) and call.prevent():
+                attempt.stop = Stop.RELEASE
 
     @property
     def at_rest(self) -> bool:

@@ -97,6 +97,14 @@ class ThreadCall:
                 if self._begun and self._thread is not None:
                     self._thread.throw(error)
 
+    def prevent(self) -> bool:
+        """Let a call that has not begun end without having begun; return False if it is too late for that."""
+        with self._lock:
+            if self._begun:
+                return False
+            self._thrown = AttemptCancelled
+            return True
+
     def throw_later(self, error: type[BaseException]) -> float:
         """Raise an exception in the call unless it ends by itself until then; return in how many seconds."""
         self._threads.loop.call_later(THROW_AFTER, self.throw, error)
