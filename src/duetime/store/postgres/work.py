@@ -85,6 +85,8 @@ class Claims:
         wants = {name: want for name, want in wants.items() if want > 0}
         run: Runner = inside or self._database  # not another connection: those who hold one each could wait for each other's
         for _ in range(MAX_RETRIES):
+            # what is chosen and counted below is by this version, whatever another claim of this process learns meanwhile
+            version, usages = self._gates.version, self._usages
             if through is None:
                 lanes, dropping, opens_at = self._open_lanes(wants, self._clock.now())
             else:
@@ -94,7 +96,8 @@ class Claims:
             last_handler = self._claim_order.last_handler
             fair = self._claim_order.fairness.weights if through is None else {}
             order, quotas = await self._plan(run, lanes, wants, total, lead, below or {}, fair)
-            how, claim = await self._take(worker, number, [*lanes, *dropping] if dropping else lanes, order, quotas, lead, inside)
+            watched = [*lanes, *dropping] if dropping else lanes
+            how, claim = await self._take(worker, number, watched, order, quotas, lead, version, usages, inside)
             if how is _How.DONE:
                 break
             if order:  # or the handlers of this plan would be passed over, although they got nothing
@@ -221,6 +224,8 @@ class Claims:
         order: Sequence[int],
         quotas: Mapping[int, int],
         lead: int,
+        version: int,
+        usages: Mapping[str, Sequence[Usage]],
         inside: Link | None = None,
     ) -> tuple[_How, Claim]:
         by_id = self._lanes.by_id
@@ -229,14 +234,14 @@ class Claims:
         asked = sum(quotas.values())
         looks = bool(watched) and inside is None and self._lanes.due_for_look()  # a look is proved by its own transaction's number
 
-        counts = bool(self._usages) and any(lane.handler in self._usages for lane in chosen)
+        counts = bool(usages) and any(lane.handler in usages for lane in chosen)
 
         async def send(link: Link) -> tuple[int, int, list[Sequence[Any]], Admitted | None]:
             parameters = [
                 *(self._clock.parameter, worker, number, [lane.id for lane in chosen]),
                 *([lane.start if alone else lane.floor for lane in chosen], [lane.floor for lane in chosen]),
                 *([quotas[lane.id] for lane in chosen], asked, [lane.id for lane in watched]),
-                *([lane.floor for lane in watched] if looks else None, self._gates.version, self._lanes.version, link.incarnation, lead),
+                *([lane.floor for lane in watched] if looks else None, version, self._lanes.version, link.incarnation, lead),
             ]
             sent_at, era = monotonic(), self._lanes.era
             if not counts:
@@ -244,7 +249,7 @@ class Claims:
             async with link.connection.transaction():
                 [reply] = await link.rows(self._sql.claim, parameters, CLAIM_WITHIN)
                 tasks = [] if reply[8] is None else await self._tasks_of(reply, order, quotas, link)
-                return sent_at, era, [reply], await self.admit(link, worker, number, tasks)
+                return sent_at, era, [reply], await self.admit(link, worker, number, tasks, usages)
 
         sent_at, era, [reply], admitted = await (self._database.once(send) if inside is None else send(inside))
         how, now, next_at, last_pos, seen_at, oldest, next_number, firsts, ids = _How(reply[0]), *reply[1:9]
@@ -288,9 +293,11 @@ class Claims:
             return tasks
         return _in_order(tasks, [lane if lane in quotas else lane >> ROAD_BITS for lane in reply[9]], order)
 
-    async def admit(self, run: Runner, worker: str, number: int, tasks: Sequence[ClaimedTask]) -> Admitted | None:
+    async def admit(
+        self, run: Runner, worker: str, number: int, tasks: Sequence[ClaimedTask], usages: Mapping[str, Sequence[Usage]]
+    ) -> Admitted | None:
         """Of tasks that this transaction has claimed, keep those back that a counted limit does not let start."""
-        return await admit_claimed(run, self._sql, self._usages, worker, number, tasks, self._clock.parameter) if self._usages else None
+        return await admit_claimed(run, self._sql, usages, worker, number, tasks, self._clock.parameter) if usages else None
 
     def note(self, admitted: Admitted | None) -> set[str]:
         """Remember what was decided, after the commit; return who may not start."""

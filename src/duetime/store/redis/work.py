@@ -95,6 +95,8 @@ class Working(Output):
         for _ in range(ROUNDS):
             link = await server.link()
             now = self.now()
+            # what is chosen is by these, whatever another claim of this process learns while the heads are read
+            version, known = self._gates.version, len(self._lanes)
             wanted = [lane for lane in sorted(self._lanes) if wants.get(handler_of(lane), 0) > 0]
             lanes = [lane for lane in wanted if is_open(lane, now)]
             if below:
@@ -114,7 +116,7 @@ class Working(Output):
                 CLAIM,
                 [self._keys.running(worker), *(self._keys.lane(lane) for lane in wanted)],
                 [
-                    *(link.incarnation, self._gates.version, len(self._lanes), worker, claim, ahead, int(once)),
+                    *(link.incarnation, version, known, worker, claim, ahead, int(once)),
                     *(MOST_CLAIMED_BYTES, *(quotas.get(lane, 0) for lane in wanted), *whole),
                 ],
             )
