@@ -18,6 +18,8 @@ from duetime import App
 from duetime.cli.main import cli
 from duetime.errors import StoreUnavailable
 from duetime.ids import new_id
+from duetime.model.gate import Gate, GateAction
+from duetime.model.limit import CountedLimit
 from duetime.model.task import State
 from duetime.store import Store
 from duetime.store.open import store_from_url
@@ -26,7 +28,7 @@ from duetime.store.postgres.runner import Runner
 from duetime.store.postgres.store import PostgresStore
 from duetime.store.postgres.submit import CAREFUL_CALLS
 from duetime.store.requests import NamedRequest
-from duetime.store.values import Added, AddVerdict, Declaration, Hint, HintKind, NewWorker
+from duetime.store.values import Added, AddVerdict, ClaimedTask, Declaration, Hint, HintKind, NewWorker
 from duetime.worker import worker as working
 from tests.conformance.build import Worker, add, needs, new_task, state_of, wait_until
 from tests.integration.postgres import admin, opened, schema_of
@@ -529,5 +531,34 @@ async def test_a_request_that_is_pruned_while_it_is_repeated_is_stored_anew(post
         run, request = Pruning(store._opened), NamedRequest("ann", "k", "digest", again.id)
         assert await note(run, store._sql, [request], None) == [request]
         assert run.pruned == 1
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("closing", [True, False])
+async def test_a_claim_goes_by_what_it_knew_when_it_chose(postgres_url: str, monkeypatch: pytest.MonkeyPatch, closing: bool) -> None:
+    """While it waits for the server, a gate is closed, or a limit declared, and another claim of the process learns of it."""
+    store = await opened(postgres_url)
+    try:
+        assert isinstance(store, PostgresStore)
+        one, other = await hired(store, "one"), await hired(store, "other")
+        await store.add([new_task(payload=b'{"user": 7}') for _ in range(4)])
+        await other.end(await other.take_one(), State.SUCCEEDED)
+        database = store._claims._database
+        once = database.once
+
+        async def meanwhile(job: Any) -> Any:
+            monkeypatch.undo()
+            if closing:
+                await store.put_gate(Gate(handler="work", action=GateAction.PAUSE))
+            else:
+                await store.declare_counted(["work"], [CountedLimit(name="per-user", running=1, uses={"work": 1}, by="user")])
+            learnt.extend(await other.take(total=1))
+            return await once(job)
+
+        learnt: list[ClaimedTask] = []
+        monkeypatch.setattr(database, "once", meanwhile)
+        taken = await one.take(total=3)
+        assert (len(learnt), len(taken)) == ((0, 0) if closing else (1, 0))
     finally:
         await store.close()
