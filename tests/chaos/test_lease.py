@@ -60,7 +60,7 @@ class Process:
         self.cut()
         await until("its code has ended", lambda: not self.runs() if pid == self.child.pid else not alive(pid))
         ends = self.ends()
-        assert ends[-1] == end
+        assert ends[-1] in end.split(" or "), "a sub-process is told to stop and killed; which of both its code notices is chance"
         await self.outlives_its_lease()
         assert self.ends() == ends, "nothing starts without a lease"
 
@@ -123,7 +123,12 @@ async def test_a_frozen_worker_is_ended_by_the_kernel_without_waking_up(tmp_path
         assert (await worker.app.get(task)).state is State.RUNNING, "it is for a reaper to say what becomes of it"
 
 
-@pytest.mark.parametrize(("handler", "end"), [("waits", "CancelledError"), ("heeds", "AttemptCancelled"), ("boxed", "no end")])
+ends = pytest.mark.parametrize(
+    ("handler", "end"), [("waits", "CancelledError"), ("heeds", "AttemptCancelled"), ("boxed", "AttemptCancelled or no end")]
+)
+
+
+@ends
 async def test_a_worker_in_which_everything_has_stopped_outlives_its_lease_and_goes_on(tmp_path: Path, handler: str, end: str) -> None:
     """The kernel ends it for code that runs on, and there is none; so an outage of the store is no crash."""
     async with process(tmp_path) as worker:
@@ -146,7 +151,7 @@ async def test_a_worker_in_which_everything_has_stopped_outlives_its_lease_and_g
 # ---- inside a user's program ----
 
 
-@pytest.mark.parametrize(("handler", "end"), [("waits", "CancelledError"), ("heeds", "AttemptCancelled"), ("boxed", "no end")])
+@ends
 async def test_a_program_outlives_its_workers_lease_and_what_ran_in_it_has_stopped(tmp_path: Path, handler: str, end: str) -> None:
     async with process(tmp_path, "cancel") as worker:
         await worker.app.handler(handler).now()

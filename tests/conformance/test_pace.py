@@ -111,7 +111,7 @@ async def test_the_newest_arguments_win_also_in_parallel(store: Store, another: 
 
 
 async def test_a_repeat_and_a_late_one_change_nothing(store: Store, clock: ManualClock) -> None:
-    tasks = [made_at(debounced(number), clock.now() - 3 * SECOND + number) for number in range(3)]
+    tasks = [made_at(debounced(number), clock.now() - 3 * SECOND + number * MILLISECOND) for number in range(3)]
     for task in (tasks[0], tasks[2]):
         await put(store, task)
     clock.advance(5)

@@ -135,7 +135,10 @@ async def test_a_worker_that_stops_gives_back_what_has_not_begun(app: App, tmp_p
     async with app.worker():
         await until("all have run", partial(has_run, tmp_path, 3_000))
         assert {(await app.get(task)).tries for task in tasks[::100]} == {0}
-    assert set(Counter(notes(tmp_path)).values()) == {1}
+    times = Counter(notes(tmp_path))
+    again = {line[1:] for line, count in times.items() if count > 1}
+    assert max(times.values()) <= 2
+    assert len(again) <= 2, "only what ran in one of the two slots when the worker stopped may have been interrupted, and run again"
 
 
 Blocked: TypeAlias = tuple[Worker, list[Task[int]]]
