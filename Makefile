@@ -18,7 +18,7 @@ INSTALL = $(PIP) install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test quick test-all chaos simulate soak memory cron check browser screenshots format bench bench-full costs coverage docs dist clean
+.PHONY: help setup demo test quick test-all chaos simulate soak cron check browser screenshots format bench bench-full costs coverage docs dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,9 +57,6 @@ simulate: $(VENV)/.dev ## Simulate 2,000 clusters in virtual time, or one as a t
 
 soak: $(VENV)/.dev ## Simulate 100,000 clusters in virtual time (hours)
 	@$(BIN)/python -m tests.simulation --seeds 100000 $(ARGS)
-
-memory: $(VENV)/.dev ## Run a worker with much to remember for 10 minutes: its memory must stay flat; an hour: make memory ARGS="--minutes 60"
-	@$(BIN)/python -m bench.soak $(ARGS)
 
 cron: $(VENV)/.dev ## Compare cron with a scan of real minutes over every change of every time zone, 2000–2040
 	@$(BIN)/python -m tools.cron_scan $(ARGS)

@@ -1,6 +1,6 @@
 """Run work at the right time, at least once and never twice at once."""
 
-from duetime import starting as _starting  # first: it handles a signal that arrives during all other imports
+from duetime import starting as _starting  # noqa: F401  first: it handles a signal that arrives during all other imports
 from duetime.app.app import App
 from duetime.app.flows import FlowHandler, Group, Node, Plan, any_of, at_least
 from duetime.app.handlers import Handler
@@ -94,8 +94,6 @@ from duetime.targets.occurrence import Occurrence
 from duetime.targets.python.middleware import Next
 from duetime.targets.stored.definitions import StoredCommand, StoredHttp, StoredPublish
 from duetime.targets.streams import Results
-
-_starting.imported()
 
 __all__ = [
     "AfterEnd",

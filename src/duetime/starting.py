@@ -1,8 +1,4 @@
-"""What has to happen before all other imports: the collector of garbage rests, and a signal to stop is heard.
-
-Imports make many objects and hardly any garbage, so the collector looks through them for nothing: 14 of 140 ms of `import duetime`.
-
-A signal to stop that arrives while `duetime worker`, `server` or `dev` still starts: the process ends in order, with exit code 0.
+"""A signal to stop that arrives while `duetime worker`, `server` or `dev` still starts: the process ends in order, with exit code 0.
 
 Most of a start is imports, and until somebody handles SIGTERM it kills. So the package imports this module before everything else. It
 does nothing in programs that only use the library. Once a command runs, it handles the signal itself.
@@ -12,15 +8,12 @@ it is handled here.
 """
 
 import contextlib
-import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
 
-_MANY = 100_000  # objects that imports do not make
-_usual = gc.get_threshold()
 _COMMANDS = ("worker", "server", "dev")
 
 
@@ -71,15 +64,4 @@ def _stand_by() -> None:
             let_signal_in()
 
 
-def imported() -> None:
-    """Let the collector of garbage work as before, and take what was imported for old: it need not be looked through at once."""
-    if gc.get_threshold() == (_MANY, *_usual[1:]):
-        gc.set_threshold(*_usual)
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-
-
-if 0 < _usual[0] < _MANY:
-    gc.set_threshold(_MANY, *_usual[1:])
 _stand_by()

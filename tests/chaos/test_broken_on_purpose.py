@@ -82,7 +82,7 @@ def fence_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_check_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Executor, "checked", lambda self, attempt: True)
+    monkeypatch.setattr(Executor, "_checked", lambda self, attempt: True)
 
 
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:

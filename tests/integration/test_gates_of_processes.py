@@ -13,7 +13,7 @@ import pytest
 from duetime import App, State, Task
 from duetime.model.outcome import Ended
 from duetime.store.values import ClaimedTask
-from duetime.targets.python.pool import ChildPool
+from duetime.targets.python.children import ChildPool
 from duetime.worker.worker import Worker
 from tests.chaos.fleet import until
 from tests.servers.waiting import PATIENCE

@@ -23,8 +23,7 @@ from duetime.model.outcome import Ended, Outcome
 from duetime.model.task import Extras
 from duetime.store.values import ClaimedTask
 from duetime.targets.python import children
-from duetime.targets.python.children import Child, import_string_of
-from duetime.targets.python.pool import NEVER, ChildPool, Recycling
+from duetime.targets.python.children import NEVER, ChildPool, Recycling, _Child, import_string_of
 from tests.integration import process_handlers
 from tests.servers.waiting import PATIENCE
 
@@ -162,9 +161,9 @@ async def test_a_child_that_uses_too_much_memory_after_an_attempt_is_replaced() 
 
 
 async def test_children_start_one_by_one_and_whoever_waits_gets_one_that_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting, most, started, start = 0, 0, 0, Child.start
+    starting, most, started, start = 0, 0, 0, _Child.start
 
-    async def counted(child: Child, within: float) -> None:
+    async def counted(child: _Child, within: float) -> None:
         nonlocal starting, most, started
         starting, started = starting + 1, started + 1
         most = max(most, starting)
@@ -173,7 +172,7 @@ async def test_children_start_one_by_one_and_whoever_waits_gets_one_that_is_put_
         finally:
             starting -= 1
 
-    monkeypatch.setattr(Child, "start", counted)
+    monkeypatch.setattr(_Child, "start", counted)
     pool = ChildPool(f"{HERE}:app")
     try:
         results = await asyncio.gather(*(run(pool, "echo") for _ in range(8)))
@@ -466,7 +465,7 @@ async def test_closing_kills_what_still_runs(tmp_path: Path) -> None:
 
 WORKER = """
     import asyncio, os, sys, threading, time
-    from duetime.targets.python.pool import ChildPool
+    from duetime.targets.python.children import ChildPool
     from tests.integration.test_process import claimed, perform
 
     async def main(notes):

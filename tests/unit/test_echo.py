@@ -61,7 +61,7 @@ def test_no_more_is_passed_on_than_is_kept(files: OutputFiles, echoed: list[Prin
 
 def test_what_a_sub_process_wrote_is_passed_on_when_its_attempt_ends(files: OutputFiles, echoed: list[Printed]) -> None:
     sink = Sink(files, new_id(), 1)
-    Path(sink.share()).write_text("from a child\nits last words")
+    sink.share().write_text("from a child\nits last words")
     assert echoed == []
     sink.close()
     assert [printed.line for printed in echoed] == ["from a child", "its last words"]

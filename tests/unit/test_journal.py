@@ -53,7 +53,7 @@ def test_an_attempt_that_prints_nothing_makes_no_file(files: OutputFiles) -> Non
 
 def test_what_another_process_writes_too_has_a_file_of_its_own(files: OutputFiles) -> None:
     one = sink(files, TASKS[0])
-    path = Path(one.share())
+    path = one.share()
     one.write("hello\n")
     assert path.read_text() == "hello\n"
     assert segments(files.folder) == []

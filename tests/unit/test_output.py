@@ -100,7 +100,7 @@ def test_whoever_writes_may_read_what_was_written_so_far_and_the_end_is_told(tmp
         pass
     assert ends == ["ended"], "an attempt without output is not worth a word"
     with attempt(files, new_id()) as sink:
-        assert Path(sink.share()).parent == tmp_path
+        assert sink.share().parent == tmp_path
     assert len(ends) == 2
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -284,8 +285,6 @@ class App(Registry, Verbs):
         The bytes of artifacts are in a folder that goes with the block. The store does not know which bytes the App's own store needs, so
         to delete a version would take them away.
         """
-        from tempfile import TemporaryDirectory  # every program would pay for it
-
         before, entered, blobs = self._services, self._entered, self._blobs
         with TemporaryDirectory(prefix="duetime-") as folder:
             self._blobs = blobs_at(Path(folder).as_uri())

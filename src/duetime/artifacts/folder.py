@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import IO
@@ -45,8 +46,6 @@ class FolderBlobs:
             await asyncio.to_thread(self._write, key, path)
 
     def _write(self, key: str, path: Path) -> None:
-        import shutil  # every program would pay for it
-
         with self._new(key) as target, path.open("rb") as source:
             shutil.copyfileobj(source, target, PIECE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Protocol
 
 import msgspec
@@ -360,8 +361,6 @@ def limit_info(record: LimitRecord, now: Instant) -> LimitInfo:
 
 
 def no_limit(name: str, known: Sequence[str]) -> LimitNotFound:
-    from difflib import get_close_matches  # every program would pay for it
-
     near = get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else "a limit is known once a worker with it has started; `duetime limits` lists them"
     return LimitNotFound(f"there is no limit {name[:100]!r}; {hint}")

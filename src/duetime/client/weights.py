@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Protocol
 
 import msgspec
@@ -94,8 +95,6 @@ class LocalWeights(Weights):
         present = HandlerNames({alias: each.name for each in declared for alias in each.aliases}).present(name)
         known = [each.name for each in declared]
         if present not in known:
-            from difflib import get_close_matches  # every program would pay for it
-
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else "it is known once a program that declares it has opened the store"
             raise UnknownHandler(f"there is no handler {name[:100]!r}; {hint}")

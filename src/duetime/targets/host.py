@@ -10,8 +10,8 @@ from duetime.artifacts.source import ArtifactSource, NoArtifacts
 from duetime.errors import SecretUnreadable
 from duetime.model.addresses import AddressRules
 from duetime.secrets.reading import Revealed, SecretReader
+from duetime.targets.python.children import ChildPool
 from duetime.targets.python.middleware import Middleware
-from duetime.targets.python.pool import ChildPool
 from duetime.targets.python.threads import Threads
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from duetime.targets.publish.messages import Publisher
     from duetime.targets.spec import HandlerSpec
     from duetime.targets.steps import StepDoor
-    from duetime.targets.target import Supply
 
 NewSender: TypeAlias = "Callable[[HandlerSpec], Sender]"
 NewPublisher: TypeAlias = "Callable[[HandlerSpec], Publisher]"
@@ -47,7 +46,6 @@ class TargetHost:
     """Middleware, threads, sub-processes and secrets. `children` is None where the app cannot be imported by another process.
 
     `addresses` says where requests of HTTP handlers may go, and `callback_door` where servers report on work that they have accepted.
-    `supply` has the attempts that may follow others in their sub-processes; None in tests of targets alone.
     `steps` is how attempts reach what they have saved; None in tests of targets alone.
     `sender` makes what sends requests instead of the network, in tests, and `publisher` what publishes messages.
     `channels` returns where notices of alerts go, by name. `closing` is called when
@@ -69,7 +67,6 @@ class TargetHost:
         self.artifacts = artifacts or NoArtifacts()
         self.threads = Threads()
         self.children: ChildPool | None = None
-        self.supply: Supply | None = None
         self.addresses = addresses or AddressRules()
         self.callback_door = callback_door
         self._lookups: Lookups | None = None
@@ -109,11 +106,6 @@ class TargetHost:
 
             self._brokers = Brokers()
         return self._brokers
-
-    def take_back(self) -> None:
-        """Take back the attempts that were handed to sub-processes and have not begun."""
-        if self.children is not None:
-            self.children.take_back()
 
     def kill(self) -> None:
         """Kill all sub-processes now; from any thread, because the event loop may be blocked."""

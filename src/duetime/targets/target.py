@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context as Variables
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,9 +19,7 @@ from duetime.model.secrets import Secret
 from duetime.store.values import ClaimedTask
 from duetime.targets.context import Context
 from duetime.targets.output import Sink
-
-if TYPE_CHECKING:
-    from duetime.targets.python.threads import ThreadCall
+from duetime.targets.python.threads import ThreadCall
 
 
 class Stop(Enum):
@@ -58,11 +56,6 @@ class AttemptHandle(Protocol):
     @property
     def context(self) -> Context:
         """What a Python handler is given; made when it is first read."""
-        ...
-
-    @property
-    def timeout(self) -> float:
-        """How many seconds it may take."""
         ...
 
     @property
@@ -126,31 +119,6 @@ class HandedOver(Protocol):
 
     def hand_over(self, calls: Sequence[ThreadCall]) -> None:
         """Have these calls made."""
-        ...
-
-
-class Supply(Protocol):
-    """Attempts that may follow others of their handler where those are performed, before there is a slot for them.
-
-    What was taken begins after `next_up` and `began`, and ends with `ended`; or it `went_back`. All of it in the event loop.
-    """
-
-    def now(self) -> Instant: ...
-
-    def take(self, handler: str, most: int) -> Sequence[AttemptHandle]:
-        """Return attempts that may begin; none if they should wait for slots of their own."""
-        ...
-
-    def next_up(self, attempt: AttemptHandle) -> None:
-        """Note that the attempt before it has ended: it begins, in that one's slot, or goes back."""
-        ...
-
-    def began(self, attempt: AttemptHandle, started_at: Instant) -> None: ...
-
-    def ended(self, attempt: AttemptHandle, ended: Ended, took: int) -> None: ...
-
-    def went_back(self, attempt: AttemptHandle, *, tried: bool) -> None:
-        """Note that it has not begun; `tried`: what should have performed it died."""
         ...
 
 

@@ -151,9 +151,9 @@ class SteppedExecutor(Executor):
     def _policy(self, attempt: Attempt) -> RetryPolicy:
         return msgspec.structs.replace(super()._policy(attempt), jitter=0.0)
 
-    def ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
+    def _ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
         self._errors[attempt.claimed.id] = error
-        return super().ended_by(attempt, error)
+        return super()._ended_by(attempt, error)
 
     def _conclude(self, attempt: Attempt, ended: Ended | Accepted, started_at: Instant | None, now: Instant | None = None) -> None:
         task_id, name = attempt.claimed.id, attempt.spec.name

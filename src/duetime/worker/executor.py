@@ -35,7 +35,6 @@ from duetime.worker.attempt import Attempt, Current, Interrupted
 from duetime.worker.claimed_ahead import AheadTimer
 from duetime.worker.disabling import TargetWatch
 from duetime.worker.failures import FailureLog
-from duetime.worker.followers import Followers
 from duetime.worker.metrics import Tally
 from duetime.worker.parked import ToldParked
 from duetime.worker.permits import Permits
@@ -72,7 +71,7 @@ class Executor:
         stuck: Callable[[Attempt], None],
     ) -> None:
         self._store = store
-        self.now = store.now
+        self._now = store.now
         self._alarms = alarms
         self._settler = settler
         self._freed = freed
@@ -86,14 +85,13 @@ class Executor:
         self._thread = threading.get_ident()
         own = {spec.name: HandlerQueue(spec, spec.target.open(spec, host)) for spec in specs.values()}
         self.queues = HandlerQueues(own.values(), {name: own[spec.name] for name, spec in specs.items()}, concurrency)
-        self._ahead = AheadTimer(self.queues.ahead, store, self._start, self.give_back)
+        self._ahead = AheadTimer(self.queues.ahead, store, self._start, self._give_back)
         self._active = 0  # runners that do not wait
         self._runners: set[asyncio.Task[None]] = set()
         self._runner_handle: asyncio.Handle | None = None
         self._burst_began: Instant | None = None
         self._settled: asyncio.Future[None] | None = None  # the settler cannot keep up: nothing is begun until this is resolved
         self.host = host
-        host.supply = Followers(self)
         self.output = output
         self.resources = Resources()
         self.starts = Starts(store.now)
@@ -109,25 +107,14 @@ class Executor:
         """Return how many attempts each handler could take, and all together; empty while nothing is worth a claim."""
         if not self.starts.allowed:
             return {}, 0
-        for queue in self.queues.stalled(self.now()):
+        for queue in self.queues.stalled(self._now()):
             while queue.tasks:
-                self.give_back(queue.tasks.popleft(), Outcome.RELEASED)
+                self._give_back(queue.tasks.popleft(), Outcome.RELEASED)
         return self.queues.wants()
 
     def free_slots(self) -> dict[str, int]:
         """Return how many attempts of each handler could start now; empty while nothing may."""
         return self.queues.free_slots() if self.starts.allowed else {}
-
-    @property
-    def overfull(self) -> bool:
-        """Whether so many outcomes wait to be written that nothing more may begin."""
-        return self._settled is not None
-
-    def moved(self, queue: HandlerQueue, now: Instant) -> None:
-        """Note that attempts were taken from a queue."""
-        queue.served_at = now
-        if queue.more and len(queue.tasks) <= queue.low:
-            self._freed()
 
     @property
     def busy(self) -> int:
@@ -166,7 +153,7 @@ class Executor:
         self._freed()
 
     def _returned(self, claimed: ClaimedTask) -> bool:
-        self.give_back(claimed, Outcome.RELEASED)
+        self._give_back(claimed, Outcome.RELEASED)
         return False
 
     def tallies(self) -> dict[str, Tally]:
@@ -199,7 +186,7 @@ class Executor:
                 self.stop(older, Stop.LOST)
 
     def _start(self, tasks: Iterable[ClaimedTask]) -> None:
-        self.queues.put(tasks, self.now())
+        self.queues.put(tasks, self._now())
         self._ensure_runner()
 
     def go_on(self) -> None:
@@ -242,7 +229,7 @@ class Executor:
         """Perform attempts until one waits, none may start, or the burst is over."""
         if self.current.original.copied:
             self.current.original.leave()
-        now = self.now()
+        now = self._now()
         if self._burst_began is None:
             self._burst_began = now
             self._loop.call_soon(self._end_burst)
@@ -277,7 +264,7 @@ class Executor:
         (`current`), takes no slot that anyone could miss, and needs one look at the clock: its end is the next one's start.
         """
         tasks, target, spec, timeout = queue.tasks, queue.target, queue.spec, queue.timeout
-        starts, current, clock, settles_directly = self.starts, self.current, self.now, queue.settles_directly
+        starts, current, clock, settles_directly = self.starts, self.current, self._now, queue.settles_directly
         original = current.original
         left = IN_A_ROW if self.queues.several else len(tasks)
         began_at, ends_at, count = now, (self._burst_began or now) + BURST, 0
@@ -289,7 +276,7 @@ class Executor:
             left -= 1
             claimed = tasks.popleft()
             late = claimed.expires_at is not None and has_expired(claimed, now)
-            if (late or starts.cancels or starts.gated or not starts.allowed) and not self.checked(claimed):
+            if (late or starts.cancels or starts.gated or not starts.allowed) and not self._checked(claimed):
                 continue
             deadline_at = now + (timeout if claimed.timeout is None else int(claimed.timeout * SECOND))
             attempt = Attempt(claimed, spec, self, runner, now, deadline_at)
@@ -311,7 +298,7 @@ class Executor:
                 if attempt.spawned is not None:  # its threads and processes have to end first
                     waiting = Waiting(attempt, queue, raising(unambiguous(error)), begin, False, variables, None, None)
                     break
-                ended = self.ended_by(attempt, unambiguous(error))
+                ended = self._ended_by(attempt, unambiguous(error))
             else:
                 if attempt.work is not None:
                     waiting = Waiting(attempt, queue, attempt.work, begin, directly and begin is usual, variables, ended, None)
@@ -354,7 +341,7 @@ class Executor:
             if tasks[0].crashes:
                 break
             claimed = tasks.popleft()
-            if (starts.cancels or starts.gated or not starts.allowed) and not self.checked(claimed):
+            if (starts.cancels or starts.gated or not starts.allowed) and not self._checked(claimed):
                 continue
             seconds = spec.timeout if claimed.timeout is None else claimed.timeout
             attempt = Attempt(claimed, spec, self, None, now, now + (timeout if claimed.timeout is None else int(seconds * SECOND)))
@@ -365,15 +352,15 @@ class Executor:
             try:
                 call = target.call(attempt, variables, partial(self._called, attempt, queue))
             except Exception as error:
-                self.end(attempt, queue, self.ended_by(attempt, error))
-                now = self.now()
+                self._end(attempt, queue, self._ended_by(attempt, error))
+                now = self._now()
                 continue
             attempt.timer = self._alarms.after(seconds, partial(self.stop, attempt, Stop.TIMEOUT))
             attempt.call = call
             calls.append(call)
         if calls:
             target.hand_over(calls)
-        queue.served_at = now = self.now()
+        queue.served_at = now = self._now()
         return now
 
     def _called(self, attempt: Attempt, queue: HandlerQueue, value: object, failure: BaseException | None) -> None:
@@ -382,17 +369,13 @@ class Executor:
         if failure is None:
             ended = attempt.blanked(succeeded(value))
         else:
-            ended = self.ended_by(attempt, unambiguous(failure))
+            ended = self._ended_by(attempt, unambiguous(failure))
         if attempt.spawned is None:
-            self.end(attempt, queue, ended)
+            self._end(attempt, queue, ended)
         else:
             rest = self._loop.create_task(self._end_later(attempt, attempt.spawned, queue, ended))
             self._runners.add(rest)
             rest.add_done_callback(self._runners.discard)
-        self.go_on_soon()
-
-    def go_on_soon(self) -> None:
-        """Start what can start, once the event loop has served the others: a runner that comes back until then spares us a new one."""
         if self._active == 0 and self._runner_handle is None and self.queues.startable:
             self._runner_handle = self._loop.call_soon(self._ensure_runner)
 
@@ -400,7 +383,7 @@ class Executor:
         try:
             await self._until_over(spawned, succeeded=ended.outcome is _SUCCEEDED)
         finally:
-            self.end(attempt, queue, ended)
+            self._end(attempt, queue, ended)
             self._ensure_runner()
 
     async def _wait(self, waiting: Waiting) -> None:
@@ -408,10 +391,12 @@ class Executor:
         attempt, queue = waiting.attempt, waiting.queue
         self.queues.take_slot(queue, attempt.claimed.priority)
         self.running[attempt.claimed.id] = attempt
-        left = (attempt.deadline_at - self.now()) / SECOND
+        left = (attempt.deadline_at - self._now()) / SECOND
         attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
         self._active -= 1
-        self.go_on_soon()
+        if self._active == 0 and self._runner_handle is None and self.queues.startable:
+            # not at once: a runner that comes back from waiting until then spares us a new one
+            self._runner_handle = self._loop.call_soon(self._ensure_runner)
         ended: Ended | Accepted
         try:
             try:
@@ -419,12 +404,12 @@ class Executor:
             except GeneratorExit:
                 raise
             except BaseException as error:
-                ended = self.ended_by(attempt, error)
+                ended = self._ended_by(attempt, error)
             if attempt.spawned is not None:
                 await self._until_over(attempt.spawned, succeeded=ended.outcome in (_SUCCEEDED, None))
         finally:
             self._active += 1
-        self.end(attempt, queue, ended)
+        self._end(attempt, queue, ended)
 
     async def _until_over(self, spawned: Spawned, *, succeeded: bool) -> None:
         """Wait until nothing runs that an attempt's code has started, however often the waiting is cancelled meanwhile.
@@ -447,14 +432,14 @@ class Executor:
 
     # ---- starting ----
 
-    def checked(self, claimed: ClaimedTask) -> bool:
+    def _checked(self, claimed: ClaimedTask) -> bool:
         """Return whether an attempt may start; if not, give it back."""
         refusal = self.starts.refusal(claimed)
         if refusal is not None:
-            self.give_back(claimed, refusal)
+            self._give_back(claimed, refusal)
         return refusal is None
 
-    def give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
+    def _give_back(self, claimed: ClaimedTask, outcome: Outcome) -> None:
         """End an attempt that never started."""
         self.starts.cancels.discard(claimed.id)  # or an operator's retry of the cancelled task would be cancelled by this worker
         self._conclude(Attempt(claimed, self.queues.by_name[claimed.handler].spec, self, None, 0, 0), Ended(outcome), None)
@@ -463,7 +448,7 @@ class Executor:
         """Count an attempt's time from now, unless it has been held back since it was claimed."""
         if self.starts.held_back(attempt.claimed):
             return False
-        attempt.started_at = now = self.now()
+        attempt.started_at = now = self._now()
         attempt.deadline_at = now + int(attempt.timeout * SECOND)
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
@@ -474,14 +459,6 @@ class Executor:
     def has_begun(self, attempt: Attempt) -> None:
         """Note that an attempt's code runs."""
         self.starts.begun(attempt.claimed.id)
-
-    def begun_at(self, attempt: Attempt, started_at: Instant) -> None:
-        """Count an attempt's time from when its code began to run."""
-        attempt.started_at = started_at
-        attempt.deadline_at = started_at + int(attempt.timeout * SECOND)
-        left = (attempt.deadline_at - self.now()) / SECOND
-        attempt.timer = self._alarms.after(max(left, 0.0), partial(self.stop, attempt, Stop.TIMEOUT))
-        self.has_begun(attempt)
 
     def report(self, attempt: Attempt, fraction: float, text: str) -> None:
         """Pass on the progress of an attempt, from any thread."""
@@ -497,9 +474,8 @@ class Executor:
         self.release_queued()
 
     def release_queued(self) -> None:
-        """Give back queued attempts that may not start (any more), those that wait in sub-processes and for threads too."""
-        self.host.take_back()
-        self.queues.retain(self.checked)
+        """Give back queued attempts that may not start (any more), those that wait for threads too."""
+        self.queues.retain(self._checked)
         for attempt in self.running.values():
             call = attempt.call if attempt.stop is None else None
             if call is not None and self.starts.held_back(attempt.claimed) and call.prevent():
@@ -554,7 +530,7 @@ class Executor:
             self.stop(attempt, Stop.CANCEL)
         elif any(claimed.id == task_id for claimed in self.queues.waiting()):
             self.starts.cancels.add(task_id)
-            self.queues.ahead.retain(self.checked)
+            self.queues.ahead.retain(self._checked)
 
     def lose(self, task_id: str) -> None:
         """Stop an attempt that the store has taken from this worker; nothing is written for it."""
@@ -577,7 +553,7 @@ class Executor:
 
     # ---- ending ----
 
-    def ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
+    def _ended_by(self, attempt: Attempt, error: BaseException) -> Ended:
         """Return what an exception means, given that the attempt may have been told to stop."""
         return attempt.ended_by(error, self._policy(attempt))
 
@@ -585,7 +561,7 @@ class Executor:
         stored = attempt.claimed.retry
         return attempt.spec.retry if stored is None else attempt.spec.retry.with_numbers(stored)
 
-    def end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended | Accepted, ended_at: Instant | None = None) -> None:
+    def _end(self, attempt: Attempt, queue: HandlerQueue, ended: Ended | Accepted) -> None:
         """Free the slot of an attempt that waited, and pass its end on."""
         if attempt.timer is not None:
             self._alarms.remove(attempt.timer)
@@ -593,7 +569,8 @@ class Executor:
         del self.running[attempt.claimed.id]
         if self.former:
             self.former.pop(attempt.claimed.id, None)
-        if attempt.claimed.id not in self._behind:
+        behind = self._behind.pop(attempt.claimed.id, None)
+        if behind is None:
             self.starts.cancels.discard(attempt.claimed.id)
         self.starts.begun(attempt.claimed.id)
         self.queues.free_slot(queue, attempt.claimed.priority)
@@ -603,20 +580,15 @@ class Executor:
             else:
                 self.permits.free(queue)
         self.finished += 1
-        now = self.now() if ended_at is None else ended_at
+        now = self._now()
         queue.measure(now - attempt.started_at, 1, waited=True)
         # only the store knows whether the attempt is still ours: the lease may have held after all, and then a success must not be lost
         if attempt.stop is not Stop.LOST or ended.outcome in (_SUCCEEDED, None):
             self._conclude(attempt, ended, attempt.started_at, now)
-        self.start_behind(attempt.claimed.id)
-        if queue.more and len(queue.tasks) <= queue.low:
-            self._freed()
-
-    def start_behind(self, task: str) -> None:
-        """Start the attempt that was claimed while an older one of its task still had to end here, if there is one."""
-        behind = self._behind.pop(task, None)
         if behind is not None:
             self._start([behind])
+        if queue.more and len(queue.tasks) <= queue.low:
+            self._freed()
 
     def _conclude(self, attempt: Attempt, ended: Ended | Accepted, started_at: Instant | None, now: Instant | None = None) -> None:
         watch = None if attempt.spec.disabling is None else self.target_watch
@@ -629,7 +601,7 @@ class Executor:
         if ended.outcome is Outcome.PARKED:
             ended = without_parking(ended, attempt.claimed.meta)
         policy = attempt.spec.retry if ended.outcome is Outcome.SUCCEEDED else self._policy(attempt)
-        now = self.now() if now is None else now
+        now = self._now() if now is None else now
         if attempt.claimed.schedule is not None:
             self._settler.expect(attempt.claimed.id, attempt.claimed.schedule)
         probe = watch is not None and watch.spares(attempt.claimed, attempt.spec)

@@ -313,13 +313,6 @@ class HandlerQueues:
                     self._with_tasks.setdefault(queue)
             queue.tasks.append(claimed)
 
-    def put_back(self, claimed: ClaimedTask) -> None:
-        """Put a task back where it was: at the head of its queue."""
-        queue = self.by_name[claimed.handler]
-        self._active.add(queue)
-        self._with_tasks.setdefault(queue)
-        queue.tasks.appendleft(claimed)
-
     def next(self) -> HandlerQueue | None:
         """Return the next queue that has a task and a slot for it."""
         queues = self._with_tasks

@@ -40,8 +40,8 @@ from duetime.targets.declaring import declaration_of
 from duetime.targets.host import TargetHost
 from duetime.targets.http.callbacks import CallbackDoor
 from duetime.targets.output import Capture, Echo
+from duetime.targets.python.children import ChildPool
 from duetime.targets.python.middleware import Middleware
-from duetime.targets.python.pool import ChildPool
 from duetime.targets.spawned import Tracking
 from duetime.targets.spec import DEFAULT_PROCESSES, HandlerSpec
 from duetime.targets.target import Stop

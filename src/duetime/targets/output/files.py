@@ -43,7 +43,6 @@ class OutputFiles:
         if cap < 0:
             raise InvalidValue(f"the cap of an output file must not be negative, got {cap}")
         self.folder = Path(folder)
-        self._prefix = os.path.join(self.folder, "")
         self.cap = cap
         self.ended = ended
         self.journal = journal
@@ -51,11 +50,7 @@ class OutputFiles:
 
     def path(self, task_id: str, attempt: int) -> Path:
         """Return the path of an attempt's file, whether it exists or not. Only task ids are accepted, so no path leaves the folder."""
-        return Path(self.path_text(task_id, attempt))
-
-    def path_text(self, task_id: str, attempt: int) -> str:
-        """Return the same as text, which every attempt in a sub-process needs: by way of a `Path` that takes 6 µs instead of 0.7."""
-        return f"{self._prefix}{_checked(task_id)}.{int(attempt)}.log"
+        return self.folder / f"{_checked(task_id)}.{int(attempt)}.log"
 
     def open(self, task_id: str, attempt: int, *, shared: bool) -> Capped:
         """Return what takes an attempt's output; a file of its own if another process writes it too."""
@@ -270,10 +265,10 @@ class Sink(msgspec.Struct, eq=False):
 
     _beginning: ClassVar[threading.Lock] = threading.Lock()
 
-    def share(self) -> str:
+    def share(self) -> Path:
         """Return the path of the file for a child process, which may write it too."""
         self._elsewhere = True
-        return self._files.path_text(self._task_id, self._attempt)
+        return self._files.path(self._task_id, self._attempt)
 
     def unshare(self) -> None:
         """Note that a child process has written nothing: nobody has to look for its file."""

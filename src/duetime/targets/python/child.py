@@ -41,7 +41,7 @@ from duetime.targets.output import LogHandler, Writer, current_attempt
 from duetime.targets.payload import UnfitPayload
 from duetime.targets.python.asking import AskingDoor
 from duetime.targets.python.drain import Drain
-from duetime.targets.python.frames import INTERRUPT, Answer, Began, Channel, Done, Inbox, NotReady, Order, Progress, Ready, Setup
+from duetime.targets.python.frames import INTERRUPT, Answer, Began, Channel, Done, NotReady, Order, Progress, Ready, Setup
 from duetime.targets.python.function import PythonFunction
 from duetime.targets.python.middleware import Middleware, with_middleware
 from duetime.targets.spec import HandlerSpec
@@ -328,7 +328,7 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
     if first is None:
         return
     setup = msgspec.json.decode(first, type=Setup)
-    for each in (*own, setup.followers, setup.printed, setup.passed_through, *setup.inherited):
+    for each in (*own, setup.printed, setup.passed_through, *setup.inherited):
         os.set_inheritable(each, False)
     sys.path[:] = setup.path
     try:
@@ -344,27 +344,19 @@ def _serve(channel: Channel, loop: asyncio.AbstractEventLoop, own: Sequence[int]
     drain.start()
     # installed after the program's own configuration of logging, which would otherwise be refused
     LogHandler(lambda: _stderr_during(drain), (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)).install()
-    inbox = Inbox(channel, socket.socket(fileno=setup.followers), loop)
     channel.send(Ready())
-    follows = True
-    while (order := inbox.next(follows=follows)) is not None:
-        done = _perform(performer, order.begun(), channel, drain)
-        follows = done.goes_on
-        channel.send(done)
+    while (data := loop.run_until_complete(channel.receive())) is not None:
+        order = msgspec.json.decode(data, type=Order)
+        drain.begin(order.output_path, order.output_cap)
+        reporter = Reporter(channel.send)
+        channel.send(Began())
+        ended = performer.perform(order, reporter)
+        reporter.close()
+        wrote = drain.end()
+        if ended.error is not None:
+            ended = msgspec.structs.replace(ended, error=_sendable_error(ended.error))
+        channel.send(Done(ended, silent=not wrote))
     lifespan.leave()
-
-
-def _perform(performer: Performer, order: Order, channel: Channel, drain: Drain) -> Done:
-    began_at = time.monotonic_ns()
-    drain.begin(order.output_path, order.output_cap)
-    reporter = Reporter(channel.send)
-    channel.send(Began(order.started_at))
-    ended = performer.perform(order, reporter)
-    reporter.close()
-    wrote = drain.end()
-    if ended.error is not None:
-        ended = msgspec.structs.replace(ended, error=_sendable_error(ended.error))
-    return Done(ended, silent=not wrote, took=(time.monotonic_ns() - began_at) // 1_000)
 
 
 def _stderr_during(drain: Drain) -> Writer | None:

@@ -43,8 +43,8 @@ class PythonFunction(msgspec.Struct, frozen=True, kw_only=True):
         A task whose process died before runs alone in a sub-process, so that the next death can be blamed on the right one.
         """
         # here, because a program that only submits tasks needs none of them
+        from duetime.targets.python.children import Recycling
         from duetime.targets.python.coroutine import CoroutineTarget
-        from duetime.targets.python.pool import Recycling
         from duetime.targets.python.process import ProcessTarget, SuspectsApart, ThreadsApart
         from duetime.targets.python.thread import ThreadTarget
 
